@@ -1,0 +1,1 @@
+"""What crontask uses of the outside world: databases, HTTP, clocks."""

@@ -1,0 +1,3 @@
+"""The revisions of the schema, one tree for all databases."""
+
+from __future__ import annotations

@@ -1,0 +1,91 @@
+"""Every decision of crontask, as pure functions of (state, now) (DESIGN 2)."""
+
+from __future__ import annotations
+
+from crontask_core.policy.calls import (
+    Answer,
+    AnswerKind,
+    Begun,
+    Outcome,
+    Settled,
+    Verdict,
+    after_call,
+    backoff,
+    callback_of,
+    judge,
+    plan_begin,
+    plan_settle,
+    plan_take_over,
+    report_deadline,
+)
+from crontask_core.policy.deadlines import plan_sweep
+from crontask_core.policy.edits import (
+    Delete,
+    Edit,
+    EditResult,
+    Pause,
+    Resume,
+    Update,
+    cancel_execution,
+    finish,
+    manual_fire,
+    plan_edit,
+    plan_set_aside,
+)
+from crontask_core.policy.fires import ClaimPlan, FirePlan, next_fire, plan_claim, plan_fires
+from crontask_core.policy.queue import QueueView, queue_ready
+from crontask_core.policy.reports import (
+    ReportResult,
+    apply_inbox,
+    check_report,
+    inbox_report,
+    plan_early_report,
+    plan_report,
+    run_not_found,
+)
+from crontask_core.policy.writes import NewFire, Writes
+
+__all__ = [
+    "Answer",
+    "AnswerKind",
+    "Begun",
+    "ClaimPlan",
+    "Delete",
+    "Edit",
+    "EditResult",
+    "FirePlan",
+    "NewFire",
+    "Outcome",
+    "Pause",
+    "QueueView",
+    "ReportResult",
+    "Resume",
+    "Settled",
+    "Update",
+    "Verdict",
+    "Writes",
+    "after_call",
+    "apply_inbox",
+    "backoff",
+    "callback_of",
+    "cancel_execution",
+    "check_report",
+    "finish",
+    "inbox_report",
+    "judge",
+    "manual_fire",
+    "next_fire",
+    "plan_begin",
+    "plan_claim",
+    "plan_early_report",
+    "plan_edit",
+    "plan_fires",
+    "plan_report",
+    "plan_set_aside",
+    "plan_settle",
+    "plan_sweep",
+    "plan_take_over",
+    "queue_ready",
+    "report_deadline",
+    "run_not_found",
+]
