@@ -41,6 +41,8 @@ __all__ = ["Engine", "Send"]
 
 _JUMP = timedelta(seconds=5)
 _FRESH = 5.0
+_AHEAD = 0.1
+"""Seconds of calls begun ahead, so that no slot waits for a transaction."""
 
 
 @attrs.frozen
@@ -110,8 +112,15 @@ class Engine:
         if self.stopping or self.paused or not self._registered:
             return 0
         typical = self._hosts.typical()
-        ahead = 0 if not typical else min(self.concurrency, int(self.concurrency * 0.05 / typical))
+        ahead = int(self.concurrency * _AHEAD / typical) if typical else 0
+        ahead = min(4 * self.concurrency, ahead)
         return max(0, self.concurrency + ahead - len(self._hand))
+
+    @property
+    def congested(self) -> bool:
+        """Whether so many finished calls wait to be written that no more should be made: after a
+        crash each of them would be made again."""
+        return len(self._outcomes) >= 2 * self.concurrency
 
     def next_send(self) -> Send | None:
         """A begun fire to deliver now, or None."""

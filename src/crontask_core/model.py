@@ -1,8 +1,8 @@
 """What crontask knows: tasks, executions, attempts, reports, and the legal moves between states.
 
-Every class is frozen; a change is ``attrs.evolve``. Instants are aware UTC with microseconds,
-numbers that end in ``_ms`` are milliseconds. Field names are the column names of the tables, so
-one word stands for one thing everywhere (DESIGN 5, seed A 3.1 and 3.2).
+Every class is frozen; a change is ``evolve`` or ``attrs.evolve``. Instants are aware UTC with
+microseconds, numbers that end in ``_ms`` are milliseconds. Field names are the column names of the
+tables, so one word stands for one thing everywhere (DESIGN 5, seed A 3.1 and 3.2).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -41,6 +42,7 @@ __all__ = [
     "Task",
     "TaskStatus",
     "TriggerKind",
+    "evolve",
     "fire_id_of",
     "host_of",
     "schedule_of",
@@ -227,7 +229,7 @@ class NewTask:
     paused: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Task:
     """A stored intention: what, for whom, when. One row of ``t_cron_task``.
 
@@ -278,7 +280,7 @@ class Task:
     tombstone: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Execution:
     """What became of one fire. One row of ``t_task_execution``.
 
@@ -419,6 +421,20 @@ class Callback:
     attempt: int
     revision: int
     manual: bool = False
+
+
+R = TypeVar("R", Task, Execution)
+
+
+def evolve(row: R, **changes: Any) -> R:
+    """``attrs.evolve`` for the two rows that every fire changes several times, at a tenth of its
+    cost. ``changes`` are names of fields; an unknown one raises TypeError."""
+    made = object.__new__(type(row))
+    made.__dict__.update(row.__dict__)
+    made.__dict__.update(changes)
+    if len(made.__dict__) != len(row.__dict__):
+        raise TypeError(f"not fields of {type(row).__name__}: {changes.keys() - row.__dict__}")
+    return made
 
 
 def schedule_of(task: Task) -> Schedule:

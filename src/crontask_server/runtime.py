@@ -40,6 +40,7 @@ class Runtime:
     app: App
     _wake: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     _outcome: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
+    _room: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     _stop: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     _now: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     _sends: asyncio.Queue[Send] = attrs.field(factory=asyncio.Queue, init=False)
@@ -173,6 +174,7 @@ class Runtime:
             await self._outcome.wait()
             self._outcome.clear()
             await self._attempt("settle", self.engine.settle)
+            self._room.set()
             if self.engine.unsettled:
                 self._outcome.set()
             if self.engine.waiting:
@@ -193,6 +195,9 @@ class Runtime:
     async def _deliveries(self) -> None:
         while True:
             send = await self._sends.get()
+            while self.engine.congested:
+                self._room.clear()
+                await self._room.wait()
             try:
                 await self.engine.deliver(send)
             except Exception as error:  # noqa: BLE001 - a worker outlives any one call

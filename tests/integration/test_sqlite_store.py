@@ -262,13 +262,20 @@ async def test_a_damaged_file_is_said_to_be_damaged(path: Path, clock: VirtualCl
     assert "backup" in caught.value.hint
 
 
-async def test_a_read_only_file_is_said_to_be_read_only(path: Path, clock: VirtualClock) -> None:
-    await (await opened(path, clock)).close()
+async def test_a_read_only_file_can_be_read_and_a_write_says_that_it_is_read_only(
+    path: Path, clock: VirtualClock
+) -> None:
+    repo = await opened(path, clock)
+    await repo.add_tasks([every("k")])
+    await repo.close()
+    url = f"sqlite:///file:{path}?mode=ro&uri=true"
+    frozen = await open_repo(url, rules=RULES, now=clock.database_now)
+    assert await frozen.count_tasks("ann") == 1
     with pytest.raises(Unavailable) as caught:
-        url = f"sqlite:///file:{path}?mode=ro&uri=true"
-        await open_repo(url, rules=RULES, now=clock.database_now)
+        await frozen.add_tasks([every("more")])
     assert "read-only" in caught.value.message
     assert "store.url" in caught.value.hint
+    await frozen.close()
 
 
 async def test_a_full_disk_is_said_to_be_full_and_nothing_is_half_written(

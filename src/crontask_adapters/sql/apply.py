@@ -23,7 +23,7 @@ from crontask_adapters.sql.errors import is_duplicate
 from crontask_adapters.sql.rows import ATTEMPT, EXECUTION, INBOX, READY, TASK
 from crontask_adapters.sql.tx import Tx
 from crontask_core.errors import Unavailable
-from crontask_core.model import Execution, ReadyFire, Task
+from crontask_core.model import ExecStatus, Execution, ReadyFire, Task
 from crontask_core.policy import NewFire, Writes
 
 __all__ = ["Applied", "apply", "merge"]
@@ -60,7 +60,7 @@ def apply(tx: Tx, writes: Writes) -> Applied:
     if writes.attempts:
         rows = [ATTEMPT.values(attempt) for attempt in writes.attempts]
         insert_rows(tx.conn, ATTEMPT.columns, rows, "replace")
-    delete_rows(tx.conn, schema.ready.c.execution_id, writes.unready)
+    delete_rows(tx.conn, schema.ready.c.execution_id, _leaving(writes))
     places = [READY.values(place) for place in (*waiting, *writes.ready)]
     insert_rows(tx.conn, READY.columns, places, "replace")
     for pairs in chunks(sorted(writes.inbox_done)):
@@ -82,6 +82,16 @@ def merge(into: Writes, more: Writes) -> None:
     into.unready |= more.unready
     into.inbox.extend(more.inbox)
     into.inbox_done |= more.inbox_done
+
+
+def _leaving(writes: Writes) -> list[int]:
+    """The executions to take out of the queue: one that was not pending has no place in it."""
+    rows = writes.executions
+    return [
+        number
+        for number in writes.unready
+        if number not in rows or rows[number][0].exec_status is ExecStatus.PENDING
+    ]
 
 
 def _update_tasks(tx: Tx, writes: Writes) -> None:

@@ -24,6 +24,7 @@ from crontask_core.model import (
     Task,
     TaskStatus,
     TriggerKind,
+    evolve,
     host_of,
 )
 from crontask_core.policy.edits import finish
@@ -225,7 +226,7 @@ def after_call(
     execution: Execution, task: Task, verdict: Verdict, now: datetime, rules: Rules
 ) -> Execution:
     """The execution after a call it owns was answered: 7, 0 with a later attempt, or 3."""
-    seen = attrs.evolve(
+    seen = evolve(
         execution,
         http_status=verdict.http_status,
         response_body=verdict.answer or None,
@@ -233,7 +234,7 @@ def after_call(
         updated_at=now,
     )
     if verdict.outcome is AttemptClass.ACCEPTED:
-        return attrs.evolve(
+        return evolve(
             seen,
             exec_status=ExecStatus.RUNNING,
             task_run_id=verdict.task_run_id,
@@ -254,7 +255,7 @@ def after_call(
     wait = backoff(retry, task.retry_interval, execution.fire_id, rules)
     if verdict.delay is not None:
         wait = max(wait, verdict.delay)
-    return attrs.evolve(
+    return evolve(
         seen,
         exec_status=ExecStatus.PENDING,
         retry_count=retry,
@@ -408,7 +409,7 @@ def _attempt(outcome: Outcome, verdict: Verdict, node: str) -> Attempt:
 
 
 def _handed_back(execution: Execution, task: Task, now: datetime, rules: Rules) -> Execution:
-    return attrs.evolve(
+    return evolve(
         execution,
         exec_status=ExecStatus.PENDING,
         reason="handed back unsent",
@@ -460,13 +461,13 @@ def plan_take_over(
 def _taken_over(
     execution: Execution, task: Task, why: str, now: datetime, rules: Rules
 ) -> Execution:
-    counted = attrs.evolve(execution, takeovers=execution.takeovers + 1)
+    counted = evolve(execution, takeovers=execution.takeovers + 1)
     if task.delivery is Delivery.AT_MOST_ONCE:
         return end(counted, ExecStatus.FAILED, now, reason=f"outcome unknown: {why}")
     if counted.takeovers > rules.takeover_cap:
         text = f"taken over {execution.takeovers} times, gave up: {why}"
         return end(counted, ExecStatus.FAILED, now, reason=text)
-    return attrs.evolve(
+    return evolve(
         counted,
         exec_status=ExecStatus.PENDING,
         reason=f"taken over: {why}",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-import attrs
-
-from crontask_core.model import ExecStatus, Execution, InboxReport, Rules, Task
+from crontask_core.model import ExecStatus, Execution, InboxReport, Rules, Task, evolve
 from crontask_core.policy.calls import enqueue as enqueue_again
 from crontask_core.policy.calls import give_up, plan_take_over
 from crontask_core.policy.edits import finish
@@ -40,9 +38,7 @@ def plan_sweep(
         if execution.exec_status is ExecStatus.CALLING:
             leases.append((execution, task))
         elif execution.exec_status is ExecStatus.PENDING and not queued:
-            after = attrs.evolve(
-                execution, next_action_at=now + grace_of(task, rules), updated_at=now
-            )
+            after = evolve(execution, next_action_at=now + grace_of(task, rules), updated_at=now)
             writes.set_execution(execution, after)
             retries.append((after, task))
         else:

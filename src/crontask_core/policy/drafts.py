@@ -20,6 +20,7 @@ from crontask_core.model import (
     Rules,
     Task,
     TaskStatus,
+    evolve,
     task_uid,
 )
 from crontask_core.policy.timing import Timing, draft_timing, redraft_timing
@@ -288,7 +289,7 @@ def draft_changes(
         out[field] = empty
     warnings: tuple[str, ...] = ()
     if given.keys() & _TIMING:
-        cleared = attrs.evolve(task, **{k: v for k, v in out.items() if k in _TIMING})  # type: ignore[arg-type]
+        cleared = evolve(task, **{k: v for k, v in out.items() if k in _TIMING})
         timing = redraft_timing(cleared, given, now, rules)
         warnings = timing.warnings
         out.update(_timing_fields(timing))

@@ -16,6 +16,7 @@ from crontask_core.model import (
     Task,
     TaskStatus,
     TriggerKind,
+    evolve,
     fire_id_of,
 )
 from crontask_core.policy.fires import disabled, grace_of, next_fire, plan_fires
@@ -90,9 +91,9 @@ def stop_firing(writes: Writes, task: Task, why: str, now: datetime, rules: Rule
     if plan is not None:
         for fire in plan.fires:
             gone = end(fire, ExecStatus.CANCELLED, now, reason=f"{why} before claim")
-            writes.new.append(NewFire(attrs.evolve(gone, fire_number=0, last_fire=False)))
+            writes.new.append(NewFire(evolve(gone, fire_number=0, last_fire=False)))
         writes.new.extend(NewFire(row) for row in plan.skipped)
-    return attrs.evolve(task, next_fire_time=None, updated_at=now)
+    return evolve(task, next_fire_time=None, updated_at=now)
 
 
 def finish(
@@ -102,20 +103,20 @@ def finish(
     task = writes.task(task)
     changed = task
     if after.exec_status is ExecStatus.SUCCESS:
-        changed = attrs.evolve(changed, failure_streak=0)
+        changed = evolve(changed, failure_streak=0)
     elif after.exec_status in (ExecStatus.FAILED, ExecStatus.TIMED_OUT):
         # A fire that timed out, was revived and then failed counts once: revived ones are late.
         counted = before.late or before.exec_status in (ExecStatus.FAILED, ExecStatus.TIMED_OUT)
-        changed = attrs.evolve(changed, failure_streak=changed.failure_streak + (not counted))
+        changed = evolve(changed, failure_streak=changed.failure_streak + (not counted))
     live = changed.status is TaskStatus.ENABLED
     if live and after.last_fire and changed.next_fire_time is None:
-        changed = attrs.evolve(changed, status=TaskStatus.COMPLETED, status_reason="")
+        changed = evolve(changed, status=TaskStatus.COMPLETED, status_reason="")
     elif live and 0 < changed.pause_after_failures <= changed.failure_streak:
         why = f"paused after {changed.failure_streak} failures in a row"
         changed = stop_firing(writes, changed, why, now, rules)
-        changed = attrs.evolve(changed, status=TaskStatus.DISABLED, status_reason=why)
+        changed = evolve(changed, status=TaskStatus.DISABLED, status_reason=why)
     if changed != task:
-        writes.set_task(task, attrs.evolve(changed, updated_at=now))
+        writes.set_task(task, evolve(changed, updated_at=now))
 
 
 def plan_edit(
@@ -145,7 +146,7 @@ def plan_edit(
         and getattr(task, a.name) != getattr(after, a.name)
     )
     if after is not task and changed:
-        after = attrs.evolve(after, revision=task.revision + 1, updated_at=now)
+        after = evolve(after, revision=task.revision + 1, updated_at=now)
         writes.set_task(task, after)
     else:
         after = task
@@ -189,14 +190,14 @@ def _pause(writes: Writes, task: Task, edit: Pause, now: datetime, rules: Rules)
     if task.status is TaskStatus.COMPLETED:
         raise _state(task, "It is completed and will not fire again.", "There is nothing to pause.")
     stopped = stop_firing(writes, task, "paused", now, rules)
-    return attrs.evolve(stopped, status=TaskStatus.DISABLED, status_reason=edit.reason[:255])
+    return evolve(stopped, status=TaskStatus.DISABLED, status_reason=edit.reason[:255])
 
 
 def _delete(writes: Writes, task: Task, now: datetime, rules: Rules) -> Task:
     if task.status is TaskStatus.DELETED:
         return task
     stopped = stop_firing(writes, task, "deleted", now, rules)
-    return attrs.evolve(
+    return evolve(
         stopped,
         status=TaskStatus.DELETED,
         status_reason="",
@@ -224,7 +225,7 @@ def _resume(task: Task, now: datetime) -> Task:
         raise _state(
             task, "It has no fire left.", "Raise or clear end_at or max_fires.", "max_fires"
         )
-    return attrs.evolve(
+    return evolve(
         task,
         status=TaskStatus.ENABLED,
         status_reason="",
@@ -252,16 +253,16 @@ def _update(writes: Writes, task: Task, edit: Update, now: datetime, rules: Rule
         changes.pop("anchor_at")
     if not changes:
         return task
-    wanted = attrs.evolve(task, **changes)  # type: ignore[arg-type]
+    wanted = evolve(task, **changes)
     if changes.keys() & _FIRING and task.status is TaskStatus.ENABLED:
         stopped = stop_firing(writes, task, "rescheduled", now, rules)
-        wanted = attrs.evolve(stopped, **changes)  # type: ignore[arg-type]
+        wanted = evolve(stopped, **changes)
         # A time at most a minute past was allowed by the check of the request: it fires at once.
         one_off = wanted.schedule_type is ScheduleType.ONCE and "trigger_time" in changes
         following = wanted.trigger_time if one_off else next_fire(wanted, _floor(task, now))
         if following is None:
             raise _state(task, "It would never fire again.", "Give a later end_at.", "end_at")
-        wanted = attrs.evolve(wanted, next_fire_time=following)
+        wanted = evolve(wanted, next_fire_time=following)
     return wanted
 
 
@@ -303,7 +304,7 @@ def manual_fire(task: Task, key: str | None, now: datetime, rules: Rules) -> tup
         created_at=now,
         updated_at=now,
     )
-    return attrs.evolve(task, fire_count=task.fire_count + 1, updated_at=now), execution
+    return evolve(task, fire_count=task.fire_count + 1, updated_at=now), execution
 
 
 def cancel_execution(

@@ -18,6 +18,7 @@ from crontask_core.model import (
     Task,
     TaskStatus,
     TriggerKind,
+    evolve,
     fire_id_of,
     host_of,
     schedule_of,
@@ -116,7 +117,7 @@ def plan_fires(task: Task, now: datetime, rules: Rules, *, busy: bool = False) -
         earlier = latest_at_or_before(schedule, run[0] - _TICK) if run else latest
         last = max(due, earlier) if earlier is not None else due
         skipped = (_skipped_row(task, due, last, min(total - len(run), MORE_THAN + 1), why, now),)
-    after = attrs.evolve(
+    after = evolve(
         task,
         last_fire_time=run[-1] if run else task.last_fire_time,
         fire_count=task.fire_count + len(run),
@@ -127,10 +128,10 @@ def plan_fires(task: Task, now: datetime, rules: Rules, *, busy: bool = False) -
     following = next_fire(after, floor)
     if following is None and not fires:
         ended = why or "no more fires"
-        after = attrs.evolve(after, status=TaskStatus.COMPLETED, status_reason=ended[:255])
+        after = evolve(after, status=TaskStatus.COMPLETED, status_reason=ended[:255])
     elif following is None:
-        fires = (*fires[:-1], attrs.evolve(fires[-1], last_fire=True))
-    return FirePlan(attrs.evolve(after, next_fire_time=following), fires, skipped)
+        fires = (*fires[:-1], evolve(fires[-1], last_fire=True))
+    return FirePlan(evolve(after, next_fire_time=following), fires, skipped)
 
 
 def _latest_due(task: Task, schedule: Schedule, due: datetime, now: datetime) -> datetime:
@@ -250,7 +251,7 @@ def plan_claim(
 
 def start_call(execution: Execution, node: str, now: datetime, rules: Rules) -> Execution:
     """The execution as 1 calling: next fence, this node's incarnation, a lease (DESIGN 3.2)."""
-    return attrs.evolve(
+    return evolve(
         execution,
         exec_status=ExecStatus.CALLING,
         fence=execution.fence + 1,
@@ -263,7 +264,7 @@ def start_call(execution: Execution, node: str, now: datetime, rules: Rules) -> 
 
 def disabled(task: Task, why: str, now: datetime) -> Task:
     """The task as 0 disabled, with the reason, and no fire to come."""
-    return attrs.evolve(
+    return evolve(
         task,
         status=TaskStatus.DISABLED,
         status_reason=why,

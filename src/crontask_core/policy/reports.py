@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import attrs
 
 from crontask_core.errors import Conflict, InvalidInput, NotFound
-from crontask_core.model import ExecStatus, Execution, InboxReport, Report, Rules, Task
+from crontask_core.model import ExecStatus, Execution, InboxReport, Report, Rules, Task, evolve
 from crontask_core.policy.calls import report_deadline
 from crontask_core.policy.edits import finish
 from crontask_core.policy.writes import Writes, end
@@ -97,7 +97,7 @@ def plan_report(
     if after is execution:
         return writes, ReportResult(execution=execution, before=execution, duplicate=True)
     if report.task_run_id and not after.task_run_id:
-        after = attrs.evolve(after, task_run_id=report.task_run_id)
+        after = evolve(after, task_run_id=report.task_run_id)
     writes.set_execution(execution, after)
     if after.is_final:
         finish(writes, task, execution, after, now, rules)
@@ -139,12 +139,12 @@ def _heartbeat(
 ) -> Execution:
     note = report.result or execution.ga_result
     if execution.exec_status is ExecStatus.CALLING:
-        return attrs.evolve(execution, ga_result=note, updated_at=now)
+        return evolve(execution, ga_result=note, updated_at=now)
     if execution.is_final and (
         execution.late or execution.exec_status not in (ExecStatus.TIMED_OUT, ExecStatus.FAILED)
     ):
         return execution
-    return attrs.evolve(
+    return evolve(
         execution,
         exec_status=ExecStatus.RUNNING,
         ga_result=note,
@@ -163,7 +163,7 @@ def apply_inbox(execution: Execution, note: InboxReport, now: datetime) -> Execu
     if note.status == "running" or execution.reported_at is not None:
         return execution
     after = _final(execution, note.status, note.result, note.error, now)
-    return attrs.evolve(after, reported_at=note.received_at)
+    return evolve(after, reported_at=note.received_at)
 
 
 def inbox_report(report: Report, deadline: datetime, now: datetime) -> InboxReport:

@@ -20,6 +20,7 @@ from crontask_core.model import (
     ReadyFire,
     Task,
     TaskStatus,
+    evolve,
 )
 
 __all__ = ["NewFire", "Writes"]
@@ -91,11 +92,11 @@ def end(execution: Execution, status: ExecStatus, now: datetime, **changes: obje
     """The execution in a final state, its clocks stopped; ``reason`` is cut to its column."""
     if isinstance(reason := changes.get("reason"), str):
         changes["reason"] = reason[:255]
-    return attrs.evolve(
+    return evolve(
         execution,
         exec_status=status,
         next_action_at=None,
         end_time=now,
         updated_at=now,
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
