@@ -36,6 +36,15 @@ lock: $(STAMP) ## renew requirements/*.lock after a change in pyproject.toml (UP
 demo: $(STAMP) ## the main job, live: server, agent, tasks over MCP, every fire accounted for
 	@$(BIN)/crontask demo
 
+.PHONY: demo-batch
+demo-batch: $(STAMP) ## batch jobs, live: three nodes, one killed while draining, a failing owner
+	@$(BIN)/python -m crontask_cli.batch_demo
+
+.PHONY: proto
+proto: $(STAMP) ## make the Python code of the messages for owners of batch jobs again
+	cd src/crontask_adapters/proto && ../../../$(BIN)/python -m grpc_tools.protoc -I . \
+		--python_out=. --pyi_out=. crontask_batch.proto
+
 # --- check --------------------------------------------------------------------------------------
 
 .PHONY: test test-fast test-mysql lint
@@ -54,6 +63,24 @@ lint: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# --- measure ------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: $(STAMP) services ## how fast: a burst, claims, lateness, take-over, empty polls (small)
+	$(BIN)/python benchmarks/burst.py --fires 3000 --repeats 1
+	$(BIN)/python benchmarks/cluster.py --small
+
+# --- break --------------------------------------------------------------------------------------
+
+.PHONY: chaos chaos-long nightly
+chaos: $(STAMP) services ## real nodes killed, frozen and cut off for 60 s; every fire accounted for
+	$(BIN)/python -m chaos --seconds 60 $(ARGS)
+
+chaos-long: $(STAMP) services ## the same for 15 minutes
+	$(BIN)/python -m chaos --seconds 900 $(ARGS)
+
+nightly: chaos-long ## what takes too long for every commit
 
 # --- ship ---------------------------------------------------------------------------------------
 

@@ -116,6 +116,9 @@ async def burst(url: str, fires: int, store: str, sink: Sink) -> dict[str, float
     await asyncio.sleep(max(0.0, due - time.time()))
     used, began = cpu(), time.perf_counter()
     while sink.ask()["count"] < fires or app.engine.in_hand:  # type: ignore[union-attr]
+        if running.done():
+            running.result()
+            raise SystemExit("the runtime ended")
         await asyncio.sleep(0.1)
     seconds = time.perf_counter() - began
     spent = cpu() - used

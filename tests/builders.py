@@ -127,6 +127,7 @@ def outcome(execution: Execution, verdict: Verdict | None, now: datetime) -> Out
     """The end of the call of an execution as begun; None: handed back unsent."""
     return Outcome(
         execution_id=execution.id,
+        fire_id=execution.fire_id,
         task_id=execution.task_id,
         fence=execution.fence,
         started_at=execution.updated_at,

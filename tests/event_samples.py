@@ -7,15 +7,21 @@ from typing import Any
 
 import attrs
 
+from crontask_core.batch_model import BatchAnswer, BatchRun, ReplyKind, RunStatus
 from crontask_core.events import (
+    BatchCallEnded,
+    BatchRunEnded,
+    BatchRunStarted,
     CallEnded,
     ClaimEnded,
     DatabaseClockJumped,
     Event,
     ExecutionMoved,
+    FiresRecomputed,
     FireStarted,
     LockUnavailable,
     NodeChanged,
+    NodeOutdated,
     PassFailed,
     ReportReceived,
     RowSetAside,
@@ -78,6 +84,19 @@ VERDICT = Verdict(
     answer="SECRET",
 )
 
+BATCH_RUN = BatchRun(
+    run_id="r1",
+    task_name="login_ip_risk",
+    app_code="lalu",
+    owner_node_id="w1",
+    status=RunStatus.SUCCEEDED,
+    claimed_count=100,
+    processed_count=99,
+    started_at_ms=1_772_413_200_000,
+    finished_at_ms=1_772_413_200_120,
+    duration_ms=120,
+)
+
 
 def ended(status: ExecStatus, reason: str = "", **changes: Any) -> Execution:
     """The execution in a final state."""
@@ -96,4 +115,13 @@ EVENTS: list[Event] = [
     RowSetAside(kind="task", id=7, reason="cannot be claimed"),
     LockUnavailable(error="no answer within 100 ms"),
     DatabaseClockJumped(at=NOW, seconds=3600.0),
+    NodeOutdated(here="zone data 2025b", seen="zone data 2026f", remedy="Upgrade tzdata."),
+    FiresRecomputed(data="zone data 2026f, cron rules 1", moved=3, done=True),
+    BatchRunStarted(run=BATCH_RUN, lateness=0.2),
+    BatchCallEnded(
+        run=BATCH_RUN,
+        answer=BatchAnswer(kind=ReplyKind.UNAVAILABLE, code="UNAVAILABLE", error="refused"),
+        seconds=0.2,
+    ),
+    BatchRunEnded(run=BATCH_RUN, failures=0),
 ]

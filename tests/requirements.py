@@ -79,7 +79,7 @@ _SCHEDULES = [
         "The tzdata package comes before the system's copy. When newer zone data or cron rules "
         "change a zone, one node recomputes its tasks forward; a node with older data does not "
         "claim.",
-        due=False,
+        due=True,
     ),
 ]
 
@@ -275,53 +275,53 @@ _BATCH = [
         "B1",
         "Interval, timeout, lock_ttl, batch_size, app_codes and extra windows per job come from"
         " configuration; unknown keys are errors.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B2",
         "One holder per (task_name, app_code): lease by compare-and-set, renewed while "
         "draining, released at the end; an expired one is taken over.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B3",
         "A run row per run; status running, succeeded, failed, timed_out, abandoned (its node "
         "died).",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B4",
         "has_more drains until false, an empty batch (ends the round with a warning), or "
         "max_round.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B5",
         "Back-off per (task, app_code): max(interval, min(interval * 2^(failures-1), 15 min)), "
         "kept in the lease row; one success resets it; others are untouched.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B6",
         "Only configured targets can be called; an unknown job, method or owner fails at start.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B7",
         "Every call carries RequestMeta{request_id, app_code, caller}, run_id, worker_id, "
         "batch_size, lock_ttl_ms and the job's extra fields.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B8",
         "Logs carry the eight agreed fields; metrics show backlog, oldest pending age, calls by"
         " code, successes, failures, consecutive failures, duration; alert rules ship.",
-        due=False,
+        due=True,
     ),
     Requirement(
         "B9",
         "Shutdown of batch runs as the batch document's operational notes.",
-        due=False,
+        due=True,
     ),
 ]
 

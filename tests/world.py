@@ -1,15 +1,22 @@
-"""A whole crontask in memory for stories: a store, a clock, an agent, and nodes to step by hand."""
+"""A whole crontask for stories: a store, a clock, an agent, and nodes to step by hand.
+
+The store is in memory unless another is given: the same stories are told on every database.
+"""
 
 from __future__ import annotations
 
+import inspect
 import itertools
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import attrs
 
 from crontask_core.engine import Engine
+from crontask_core.errors import Unavailable
 from crontask_core.model import Execution, NewTask, NodeRow, Report, Rules, Task
-from crontask_core.ports import ExecutionFilter, Lock, TaskRef
+from crontask_core.ports import ExecutionFilter, Lock, Repo, TaskRef
 from crontask_core.tasks import Tasks
 from crontask_core.testing import (
     MemoryRepo,
@@ -22,12 +29,55 @@ from crontask_core.testing import (
 AGENT = "http://agent.example/v1/task/execute"
 
 
+class Faulty:
+    """Any repository, with the faults on demand that ``MemoryRepo`` has."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self._faults: dict[tuple[str, str], list[Exception | None]] = {}
+
+    def fail_before(self, method: str, *, times: int = 1, error: Exception | None = None) -> None:
+        self._faults.setdefault((method, "before"), []).extend([error] * times)
+
+    def fail_after_commit(
+        self, method: str, *, times: int = 1, error: Exception | None = None
+    ) -> None:
+        self._faults.setdefault((method, "after"), []).extend([error] * times)
+
+    def _trip(self, method: str, when: str) -> None:
+        if waiting := self._faults.get((method, when)):
+            raise waiting.pop(0) or Unavailable(f"{method} failed {when}", retryable=True)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._repo, name)
+        if not inspect.iscoroutinefunction(real):
+            return real
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._trip(name, "before")
+            answer = await real(*args, **kwargs)
+            self._trip(name, "after")
+            return answer
+
+        return call
+
+
+@attrs.frozen
+class Store:
+    """Where a world keeps its things: each node has a view of its own, ``repo`` is the world's."""
+
+    clock: VirtualClock
+    view: Callable[[], Awaitable[Any]]
+    repo: Any
+    installation: str
+
+
 @attrs.define
 class Node:
     """One process: its engine and its own view of the store, for faults."""
 
     engine: Engine
-    repo: MemoryRepo
+    repo: Any
 
     async def deliver(self) -> int:
         """Deliver everything begun here, one after the other."""
@@ -53,35 +103,50 @@ class World:
     """``node()`` adds a node; ``run()`` steps all nodes until nothing more happens at this instant;
     ``after(seconds)`` moves time in heartbeat steps, running in between."""
 
-    def __init__(self, rules: Rules | None = None, *, default_url: str = AGENT) -> None:
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        *,
+        default_url: str = AGENT,
+        store: Store | None = None,
+    ) -> None:
         self.rules = rules or Rules(default_callback_url=default_url)
-        self.clock = VirtualClock()
         self.store = MemoryStore()
+        self._place = store or self._in_memory()
+        self.clock = self._place.clock
         self.agent = ScriptedAgent()
         self.observer = RecordingObserver()
         self.nodes: list[Node] = []
         self._names = itertools.count(1)
         self._keys = itertools.count(1)
-        self.repo = self.view()
+        self.repo = self._place.repo
         self.refused_urls: set[str] = set()
         self.tasks = Tasks(
             repo=self.repo,
             clock=self.clock,
             observer=self.observer,
             rules=self.rules,
-            installation=self.store.installation,
+            installation=self._place.installation,
             new_key=lambda: f"auto-{next(self._keys)}",
             check_url=self._check_url,
         )
 
-    def view(self) -> MemoryRepo:
-        return MemoryRepo(self.store, now=self.clock.database_now, rules=self.rules)
+    def _in_memory(self) -> Store:
+        clock = VirtualClock()
+
+        def repo() -> MemoryRepo:
+            return MemoryRepo(self.store, now=clock.database_now, rules=self.rules)
+
+        async def view() -> MemoryRepo:
+            return repo()
+
+        return Store(clock, view, repo(), self.store.installation)
 
     def _check_url(self, url: str) -> None:
         return None
 
     async def node(self, *, concurrency: int = 50, lock: Lock | None = None) -> Node:
-        repo = self.view()
+        repo = await self._place.view()
         name = f"node-{next(self._names)}"
         starts = itertools.count(1)
 
@@ -152,5 +217,8 @@ class World:
         )
         return await self.tasks.report(report)
 
+
+NewWorld = Callable[..., Awaitable[World]]
+"""Makes the world of a story: ``await new_world()``, with ``Rules`` when they matter."""
 
 MINUTE = timedelta(minutes=1)

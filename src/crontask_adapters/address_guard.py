@@ -127,7 +127,7 @@ def _bad_entry(entry: str) -> ConfigError:
 
 
 def check_callback_url(url: str, allow_hosts: Sequence[str]) -> None:
-    """Refuse a task's own callback URL that may never be called (`D6`: allow-list first).
+    """Refuse a task's own callback URL that may never be called (DESIGN 6).
 
     http or https, at most 512 characters of printable ASCII, no credentials, a valid port, and a
     host that ``allow_hosts`` admits. Names are looked up only when connecting, so a URL that

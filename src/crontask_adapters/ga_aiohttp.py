@@ -25,7 +25,15 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from crontask_adapters.client_options import ClientOptions
-from crontask_adapters.ga_http import KEEP_ALIVE, Flight, HttpGaClient, Look, Names, answer_from
+from crontask_adapters.ga_http import (
+    KEEP_ALIVE,
+    Flight,
+    HttpGaClient,
+    Look,
+    Names,
+    NotSent,
+    answer_from,
+)
 from crontask_core.policy import Answer
 
 __all__ = ["AiohttpClient"]
@@ -116,7 +124,11 @@ class _Connector(TCPConnector):
             connection.close()
         if protocol is not None:
             self._used.add(protocol)
-        _flight.get().connected = True
+        try:
+            _flight.get().start()
+        except NotSent:
+            connection.release()
+            raise
         return connection
 
     def _release(

@@ -12,6 +12,7 @@ import orjson
 
 from crontask_core.model import Callback
 from crontask_core.policy import Answer, AnswerKind
+from crontask_core.ports import MaySend, always
 
 __all__ = ["AgentFunction", "FunctionClient"]
 
@@ -44,13 +45,15 @@ class FunctionClient:
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         )
 
-    async def call(self, callback: Callback) -> Answer:
+    async def call(self, callback: Callback, may_send: MaySend = always) -> Answer:
         """Run the function once, under the time limit (A6.1b, X-F4)."""
         deadline = asyncio.timeout(self._seconds)
         begun: list[bool] = []
         try:
             async with deadline:
-                return _accepted(await self._run(callback, begun))
+                return _accepted(await self._run(callback, may_send, begun))
+        except _NotBegun:
+            return Answer(kind=AnswerKind.UNSENT, error="handed back: this process was held up")
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -62,8 +65,10 @@ class FunctionClient:
         kind = AnswerKind.TIMEOUT if begun else AnswerKind.CONNECT
         return Answer(kind=kind, error=f"the function did not return within {self._seconds:g} s")
 
-    async def _run(self, callback: Callback, begun: list[bool]) -> object:
+    async def _run(self, callback: Callback, may_send: MaySend, begun: list[bool]) -> object:
         def run() -> Awaitable[str | None] | str | None:
+            if not may_send():
+                raise _NotBegun
             begun.append(True)
             return self._function(callback)
 
@@ -76,6 +81,10 @@ class FunctionClient:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _NotBegun(Exception):
+    """The call may no longer be made by this process."""
 
 
 def _accepted(run_id: object) -> Answer:

@@ -33,6 +33,7 @@ from crontask_adapters.signing import Signer
 from crontask_core.errors import ConfigError, InvalidInput
 from crontask_core.model import Callback
 from crontask_core.policy import Answer, AnswerKind
+from crontask_core.ports import MaySend, always
 
 __all__ = [
     "ANSWER_LIMIT",
@@ -42,6 +43,7 @@ __all__ = [
     "HttpGaClient",
     "Look",
     "Names",
+    "NotSent",
     "Route",
     "tls_context",
 ]
@@ -60,6 +62,10 @@ Look = Callable[[str, int], Awaitable[Sequence[str]]]
 
 class AddressRefused(Exception):
     """The guard forbids the address; the text says why."""
+
+
+class NotSent(Exception):
+    """The call may no longer be made by this process; nothing was written."""
 
 
 @attrs.frozen
@@ -82,8 +88,15 @@ class Flight:
     route: Route
     body: bytes = attrs.field(repr=False)
     headers: dict[str, str] = attrs.field(repr=False)
+    may_send: MaySend = always
     connected: bool = False
     status: int = 0
+
+    def start(self) -> None:
+        """To be called by an adapter immediately before it writes. Raises NotSent."""
+        if not self.may_send():
+            raise NotSent
+        self.connected = True
 
 
 class Names:
@@ -139,13 +152,14 @@ class HttpGaClient(ABC):
 
     @abstractmethod
     async def _exchange(self, flight: Flight) -> Answer:
-        """One request and its answer. Sets ``flight.connected`` once a connection is there."""
+        """One request and its answer. Calls ``flight.start`` when a connection is there, with
+        nothing to wait for between it and the write."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close all connections; calls under way end as broken."""
 
-    async def call(self, callback: Callback) -> Answer:
+    async def call(self, callback: Callback, may_send: MaySend = always) -> Answer:
         """One POST, under one deadline over everything: waiting for a connection, name look-up,
         connecting, TLS, headers and body of the answer (A6.1a, A6.4, X-F4).
 
@@ -154,7 +168,7 @@ class HttpGaClient(ABC):
         answers, cookies are forgotten, the environment's proxies are not asked.
         """
         try:
-            flight = self._prepare(callback)
+            flight = self._prepare(callback, may_send)
         except InvalidInput as error:
             refused = error.code == "CALLBACK_REFUSED"
             kind = AnswerKind.REFUSED if refused else AnswerKind.CONNECT
@@ -165,11 +179,13 @@ class HttpGaClient(ABC):
         try:
             async with deadline:
                 return await self._exchange(flight)
+        except NotSent:
+            return Answer(kind=AnswerKind.UNSENT, error="handed back: this process was held up")
         except Exception as error:  # noqa: BLE001 - whatever happened, this call is over
             # Not every TimeoutError is ours: the system has time-outs, which are mere failures.
             return self._timed_out(flight) if deadline.expired() else failure(error, flight)
 
-    def _prepare(self, callback: Callback) -> Flight:
+    def _prepare(self, callback: Callback, may_send: MaySend) -> Flight:
         route = self._routes.get(callback.url)
         if route is None:
             route = self._routes[callback.url] = self._route(callback.url)
@@ -181,7 +197,7 @@ class HttpGaClient(ABC):
         # Asked for plainly, and inflated with a limit where a server compresses all the same.
         headers |= {"Accept-Encoding": "identity", "User-Agent": "crontask"}
         headers |= self._signer.headers(callback.fire_id, body, self._now())
-        return Flight(route, body, headers)
+        return Flight(route, body, headers, may_send)
 
     def _route(self, url: str) -> Route:
         target = parse_target(url)

@@ -161,7 +161,9 @@ class _Stream(AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        _call.get().flight.connected = True
+        flight = _call.get().flight
+        if not flight.connected:
+            flight.start()
         await self._inner.write(buffer, timeout)
 
     async def start_tls(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from crontask_core.errors import ConfigError
 from crontask_core.events import (
+    BatchCallEnded,
+    BatchRunEnded,
     CallEnded,
     ClaimEnded,
     Event,
@@ -21,6 +23,7 @@ from crontask_core.events import (
     ReportReceived,
 )
 from crontask_core.model import ExecStatus, Execution
+from crontask_core.policy.batches import NO_PROGRESS
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -54,6 +57,9 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "lock_unavailable_total": ("Times Redis was slow or lost when asked for locks.", ()),
         "db_retries_total": ("Passes repeated after a transient error of the store.", ()),
         "batch_runs_total": ("Batch runs that ended.", ("task", "app", "status")),
+        "batch_calls_total": ("Calls of owners, by what they answered.", ("task", "app", "code")),
+        "batch_items_total": ("Pieces of batch work, as owners say.", ("task", "app", "outcome")),
+        "batch_no_progress_total": ("Rounds ended by an empty batch.", ("task", "app")),
     }
 )
 """Counters: name without prefix -> (help, labels)."""
@@ -145,11 +151,6 @@ class MetricsObserver:
     def settle_took(self, seconds: float) -> None:
         self._histograms["settle_seconds"].observe(seconds)
 
-    def batch_run_ended(self, task: str, app: str, status: str, seconds: float) -> None:
-        """Count a run (`B8`). ``task`` and ``app`` come from configuration: they are few."""
-        self._counters["batch_runs_total"].labels(task, app, status).inc()
-        self._histograms["batch_duration_seconds"].labels(task, app).observe(seconds)
-
     def on(self, event: Event) -> None:
         if isinstance(event, ExecutionMoved):
             self._moved(event)
@@ -163,10 +164,33 @@ class MetricsObserver:
         elif isinstance(event, ReportReceived):
             status = "duplicate" if event.duplicate else event.status
             self._counters["reports_total"].labels(status, str(event.late).lower()).inc()
+        elif isinstance(event, BatchCallEnded):
+            self._batch_called(event)
+        elif isinstance(event, BatchRunEnded):
+            self._batch_ended(event)
         elif isinstance(event, LockUnavailable):
             self._counters["lock_unavailable_total"].inc()
         elif isinstance(event, PassFailed) and event.retryable:
             self._counters["db_retries_total"].inc()
+
+    def _batch_called(self, event: BatchCallEnded) -> None:
+        """``task`` and ``app`` come from configuration: they are few (B8)."""
+        key, answer = event.run.key, event.answer
+        self._counters["batch_calls_total"].labels(*key, answer.code).inc()
+        for outcome in ("claimed", "processed", "success", "failure"):
+            count = getattr(answer, f"{outcome}_count")
+            self._counters["batch_items_total"].labels(*key, outcome).inc(count)
+
+    def _batch_ended(self, event: BatchRunEnded) -> None:
+        if event.lost:
+            # Who took over has counted it as abandoned.
+            self._counters["fence_lost_total"].inc()
+            return
+        run = event.run
+        self._counters["batch_runs_total"].labels(*run.key, run.status.value).inc()
+        self._histograms["batch_duration_seconds"].labels(*run.key).observe(run.duration_ms / 1000)
+        if event.warning == NO_PROGRESS:
+            self._counters["batch_no_progress_total"].labels(*run.key).inc()
 
     def _claimed(self, event: ClaimEnded) -> None:
         if event.tasks:

@@ -12,13 +12,16 @@ from crontask_core.ports import Clock
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-__all__ = ["BUDGET", "PAUSE", "Guard", "connect"]
+__all__ = ["BUDGET", "PAUSE", "Guard", "connect", "greet"]
 
 BUDGET = 0.1
 """Seconds a question may take, connecting included, before work goes on without Redis."""
 
 PAUSE = 5.0
 """Seconds without a further question after one that failed."""
+
+_FIRST_ANSWER = 2.0
+"""Seconds the first question of a process may take: nobody waits for a fire yet."""
 
 T = TypeVar("T")
 
@@ -52,6 +55,74 @@ def connect(url: str) -> Redis:
         raise ConfigError(
             "it is not a Redis URL", field="redis.url", example="redis://127.0.0.1:6379/0"
         ) from None
+
+
+async def greet(client: Redis, channel: str) -> str:
+    """Whether hints will get through, asked once at start by sending one on ``channel``.
+
+    "" when they will; what is wrong for now, when Redis cannot be reached: work goes on without it.
+    Raises ConfigError when waiting cannot help: a wrong password or database, missing rights, or
+    something that is not Redis.
+    """
+    from redis import exceptions
+
+    for_now = (exceptions.MasterDownError, exceptions.TryAgainError, exceptions.ClusterDownError)
+    try:
+        async with asyncio.timeout(_FIRST_ANSWER):
+            await client.publish(channel, b"")
+        return ""
+    except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
+        raise _refused(error) from None
+    except for_now as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    except exceptions.ResponseError as error:
+        raise _refused(error) from None
+    except (exceptions.RedisError, OSError, TimeoutError) as error:
+        told = await _first_words(client)
+        if told and not told.startswith((b"+", b"-", b"$", b":")):
+            raise ConfigError(
+                f"what answers at the address in redis.url is not Redis: it says {_shown(told)}",
+                field="redis.url",
+                hint="Correct host and port, or leave redis.url out: crontask works without it.",
+                example="redis://127.0.0.1:6379/0",
+            ) from None
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def _refused(error: Exception) -> ConfigError:
+    return ConfigError(
+        f"Redis refuses us: {error}"[:300],
+        field="redis.url",
+        hint="Correct user, password and database number in redis.url: "
+        "redis://USER:PASSWORD@HOST:6379/0. The user needs rights on channels and keys that begin "
+        "with crontask:",
+    )
+
+
+async def _first_words(client: Redis) -> bytes:
+    """What the other side says to a plain PING; b"" when it says nothing or cannot be asked."""
+    from redis.asyncio import Connection
+
+    pool = client.connection_pool
+    if pool.connection_class is not Connection:  # a socket file, or TLS
+        return b""
+    host = pool.connection_kwargs.get("host", "localhost")
+    port = pool.connection_kwargs.get("port", 6379)
+    try:
+        async with asyncio.timeout(_FIRST_ANSWER):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"PING\r\n")
+                return await reader.read(64)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return b""
+
+
+def _shown(raw: bytes) -> str:
+    text = raw.decode("ascii", "replace")
+    return repr("".join(c if c.isascii() and c.isprintable() else " " for c in text).strip()[:40])
 
 
 class Guard:

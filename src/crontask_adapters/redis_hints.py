@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from crontask_adapters.redis_client import BUDGET, Guard
+from crontask_adapters.redis_client import BUDGET, Guard, greet
 from crontask_core.ports import Clock
 
 if TYPE_CHECKING:
@@ -47,10 +47,21 @@ class RedisHints:
         self._quiet = quiet
         self._guard = Guard(clock, budget)
         self._wanted = asyncio.Event()
+        self._sending = False
 
     def send(self) -> None:
         """Ask for a hint to go out soon; many in a burst become one. ``run`` sends it."""
         self._wanted.set()
+
+    async def check(self) -> str:
+        """``redis_client.greet`` on our channel: "" or what is wrong for now; else ConfigError."""
+        return await greet(self._client, self._channel)
+
+    async def flush(self) -> None:
+        """Send what ``send`` asked for and what has not gone out, before the process ends."""
+        if self._wanted.is_set() or self._sending:
+            self._wanted.clear()
+            await self.publish()
 
     async def publish(self) -> bool:
         """Send a hint now. False when it could not be sent; never raises for a lost Redis."""
@@ -76,7 +87,9 @@ class RedisHints:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            self._sending = True
             await self.publish()
+            self._sending = False
 
     async def _listen(self, wake: Callable[[], None]) -> None:
         from redis.exceptions import RedisError

@@ -372,6 +372,15 @@ class BatchSettings:
     grpc_health_port: int = setting(
         13_007, "Port of the gRPC health service; 0 for none.", Kind.INT, low=0, high=65_535
     )
+    caller: str = setting(
+        "crontask", "Who calls, in the request meta of every batch call.", example="cron-service"
+    )
+    owners: Mapping[str, Mapping[str, Any]] = setting(
+        _EMPTY,
+        "Services that own batch work, by name: tables as the batch how-to shows.",
+        Kind.TABLES,
+        secret=True,
+    )
     jobs: Mapping[str, Mapping[str, Any]] = setting(
         _EMPTY, "Batch jobs by name: tables as the batch how-to shows.", Kind.TABLES
     )

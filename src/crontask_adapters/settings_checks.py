@@ -24,7 +24,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 def problems_of(settings: Settings) -> list[ConfigError]:
     """Everything that is wrong with values that can each be read; empty when nothing is."""
-    checks = (_times, _addresses, _callbacks, _identity, _tokens, _jwt)
+    checks = (_times, _addresses, _callbacks, _identity, _tokens, _jwt, _batch)
     return [problem for check in checks for problem in check(settings)]
 
 
@@ -176,6 +176,13 @@ def _jwt(settings: Settings) -> Iterator[ConfigError]:
             field="server.jwt.secret_file",
             hint="set server.jwt.secret_file or server.jwt.public_key_file",
         )
+
+
+def _batch(settings: Settings) -> Iterator[ConfigError]:
+    if settings.batch.jobs or settings.batch.owners:
+        from crontask_adapters.batch_settings import read_batch
+
+        yield from read_batch(settings.batch).problems
 
 
 def _item(key: str, value: str, what: str, example: str) -> ConfigError:

@@ -407,7 +407,7 @@ def info(answer: Info, version: str) -> View:
             "overlap_policy": rules.overlap.value,
         },
         scheduler_alive=answer.alive,
-        live_nodes=len(answer.nodes),
+        live_nodes=sum("scheduler" in node.roles for node in answer.nodes),
         oldest_overdue_seconds=_number(late) if late else None,
         version=version,
     )

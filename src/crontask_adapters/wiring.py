@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from crontask_adapters.ids import default_node_id, incarnation, random_key
 from crontask_adapters.observers import Observers
 from crontask_adapters.settings import Settings
 from crontask_adapters.sql.repo import SqlRepo, open_repo
+from crontask_core.batch_model import to_ms
 from crontask_core.engine import Engine
 from crontask_core.model import NodeRow, Rules
 from crontask_core.ports import Clock, GaClient, Lock, Observer, Repo
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "App", "open_app"]
 
 VERSION = "0.1.0"
+_log = logging.getLogger("crontask.redis")
 _CHUNK = 500
 _SECOND = timedelta(seconds=1)
 
@@ -49,6 +52,7 @@ class App:
     engine: Engine | None
     client: GaClient | None
     metrics: MetricsObserver | None
+    new_node: Callable[[], NodeRow]
     wakers: list[Callable[[datetime], None]] = attrs.Factory(list)
     _redis: _Redis | None = None
     _listening: asyncio.Task[None] | None = None
@@ -77,10 +81,22 @@ class App:
         for waker in self.wakers:
             waker(self.clock.now())
 
+    async def check_redis(self) -> str | None:
+        """None without a ``redis.url``; "" when hints get through; else what is wrong for now.
+
+        Raises ConfigError when waiting cannot help.
+        """
+        return None if self._redis is None else await self._redis.hints.check()
+
     async def prune(self) -> int:
         """Delete what retention no longer keeps, in short transactions; returns how many rows."""
+        from crontask_adapters.sql.batch_sql import SqlBatchRepo
+
         kept = self.settings.retention
+        old_runs = to_ms(self.clock.now() - timedelta(days=kept.batch_runs_days))
         total = 0
+        while count := await SqlBatchRepo(self.repo).prune_runs(old_runs, _CHUNK):
+            total += count
         while True:
             now = self.clock.now()
             done = await self.repo.prune(
@@ -94,6 +110,8 @@ class App:
 
     async def close(self) -> None:
         """Stop listening for hints, close the agent client, Redis and the store."""
+        if self._redis is not None:
+            await self._redis.hints.flush()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
@@ -141,13 +159,15 @@ async def _assemble(
     rules = settings.rules()
     sent = clock.elapsed()
     clock.observe((await repo.horizon()).now, sent)
-    redis = _Redis.of(settings, f"crontask:{await repo.installation_id()}", clock)
+    name = f"crontask:{await repo.installation_id()}"
+    redis = await _Redis.of(settings, name, clock, ask=bool(wanted))
     needs_url = client is None
+    new_node = _node_maker(settings, clock, wanted)
     engine = None
     if "scheduler" in wanted:
         client = client or _http_client(settings, clock)
         lock = redis.lock(settings, repo, observer) if redis is not None else None
-        engine = _engine(settings, rules, clock, repo, observer, client, lock, wanted)
+        engine = _engine(settings, rules, clock, repo, observer, client, lock, new_node)
     tasks = await _tasks(settings, rules, clock, repo, observer)
     tasks.needs_url, tasks.fires_here = needs_url, engine is not None
     app = App(
@@ -160,6 +180,7 @@ async def _assemble(
         engine=engine,
         client=client,
         metrics=metrics,
+        new_node=new_node,
     )
     app.start(redis)
     return app
@@ -190,7 +211,8 @@ class _Redis:
     hints: RedisHints
 
     @classmethod
-    def of(cls, settings: Settings, prefix: str, clock: Clock) -> _Redis | None:
+    async def of(cls, settings: Settings, prefix: str, clock: Clock, *, ask: bool) -> _Redis | None:
+        """``ask`` it first, for a process that stays. One that is away is no reason to stop."""
         if not settings.redis.url:
             return None
         from crontask_adapters.redis_client import connect
@@ -198,6 +220,13 @@ class _Redis:
 
         client = connect(settings.redis.url)
         hints = RedisHints(client, owner=incarnation(), clock=clock, prefix=prefix)
+        try:
+            lost = await hints.check() if ask else ""
+        except BaseException:
+            await client.aclose()
+            raise
+        if lost:
+            _log.warning("Redis (redis.url) cannot be used now, going on without it: %s", lost)
         return cls(client, prefix, clock, hints)
 
     def lock(self, settings: Settings, repo: SqlRepo, observer: Observer) -> Lock | None:
@@ -233,16 +262,7 @@ def _observers(
     return Observers(tuple(listeners)), metrics
 
 
-def _engine(
-    settings: Settings,
-    rules: Rules,
-    clock: Clock,
-    repo: Repo,
-    observer: Observer,
-    client: GaClient,
-    lock: Lock | None,
-    roles: frozenset[str],
-) -> Engine:
+def _node_maker(settings: Settings, clock: Clock, roles: frozenset[str]) -> Callable[[], NodeRow]:
     name = settings.scheduler.node_id or default_node_id()
 
     def new_node() -> NodeRow:
@@ -256,6 +276,19 @@ def _engine(
             seen_at=now,
         )
 
+    return new_node
+
+
+def _engine(
+    settings: Settings,
+    rules: Rules,
+    clock: Clock,
+    repo: Repo,
+    observer: Observer,
+    client: GaClient,
+    lock: Lock | None,
+    new_node: Callable[[], NodeRow],
+) -> Engine:
     return Engine(
         repo=repo,
         client=client,

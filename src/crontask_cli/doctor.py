@@ -24,7 +24,6 @@ __all__ = ["doctor_command"]
 _CONNECT_SECONDS = 3.0
 _CLOCK_TOLERANCE = timedelta(seconds=2)
 _LATE = timedelta(seconds=60)
-_META_ZONES = "zone_data"
 
 
 @attrs.frozen
@@ -83,12 +82,15 @@ def _app_checks(shell: Shell) -> list[Check]:
         info = await app.tasks.info()
         return [
             Check("store", "ok", _store_name(app.settings)),
-            Check("tables", "ok", "fit this version"),
+            _tables_check(app),
             _node_check(info),
+            *_namesake_checks(info, 3 * app.settings.scheduler.heartbeat),
+            *await _redis_checks(app),
             _overdue_check(info),
             *await _callback_checks(app.settings),
             await _zone_check(app),
             _clock_check(info),
+            *await _batch_checks(app),
         ]
 
     try:
@@ -98,6 +100,12 @@ def _app_checks(shell: Shell) -> list[Check]:
         return [Check(name, "bad", error.message, error.hint)]
 
 
+async def _batch_checks(app: App) -> list[Check]:
+    from crontask_cli.batch_checks import batch_checks
+
+    return await batch_checks(app)
+
+
 def _store_name(settings: Settings) -> str:
     from crontask_adapters.settings import specs
     from crontask_adapters.settings_fields import show
@@ -105,9 +113,42 @@ def _store_name(settings: Settings) -> str:
     return show(dict(specs())["store.url"], settings.store.url)
 
 
+def _tables_check(app: App) -> Check:
+    state = app.repo.schema
+    if state is not None and state.warning:
+        return Check("tables", "warn", state.warning)
+    return Check("tables", "ok", "fit this version")
+
+
+def _namesake_checks(info: Info, beating: timedelta) -> list[Check]:
+    # A node that was killed and started again under its old name is seen twice for a moment.
+    names = [node.node_id for node in info.nodes if info.now - node.seen_at < beating]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not twice:
+        return []
+    found = f"several processes have one: {', '.join(twice)}; nothing is fired twice"
+    remedy = "Leave scheduler.node_id unset, or give each process its own, to tell them apart."
+    return [Check("node ids", "warn", found, remedy)]
+
+
+async def _redis_checks(app: App) -> list[Check]:
+    from crontask_core.errors import ConfigError
+
+    try:
+        lost = await app.check_redis()
+    except ConfigError as error:
+        return [Check("redis", "bad", error.message, error.hint)]
+    if lost is None:
+        return []
+    if lost:
+        remedy = "Start it, or correct redis.url. Until then nodes wake each other by polling."
+        return [Check("redis", "warn", f"cannot be used now: {lost}", remedy)]
+    return [Check("redis", "ok", "carries wake-up hints")]
+
+
 def _node_check(info: Info) -> Check:
     if info.alive:
-        count = len(info.nodes)
+        count = sum("scheduler" in node.roles for node in info.nodes)
         return Check("live node", "ok", f"{count} node{'' if count == 1 else 's'} alive")
     remedy = "Start one: crontask serve, or crontask worker."
     return Check("live node", "bad", "no live node: no task is fired", remedy)
@@ -150,14 +191,15 @@ async def _callback_checks(settings: Settings) -> list[Check]:
 
 
 async def _zone_check(app: App) -> Check:
-    from crontask_core.schedule import tzdata_version
-
-    mine = tzdata_version()
-    stored = await app.repo.get_meta(_META_ZONES)
-    if stored is not None and stored > mine:
-        remedy = "Upgrade the package tzdata here: with older data than the store's nothing fires."
-        return Check("zone data", "bad", f"{mine}, but the store has seen {stored}", remedy)
-    return Check("zone data", "ok", f"{mine}")
+    mine, state = app.tasks.data, await app.repo.data_state()
+    if mine.older_than(state.seen):
+        found = f"{mine.zones} with cron rules {mine.rules}; nothing is claimed here, since the "
+        found += f"store has seen {state.seen.zones or 'none'} with cron rules {state.seen.rules}"
+        return Check("zone data", "bad", found, mine.remedy(state.seen))
+    found = f"{mine.zones} with cron rules {mine.rules}"
+    if state.seen.older_than(mine) or state.after is not None:
+        return Check("zone data", "ok", f"{found}; stored fires are compared with it by the nodes")
+    return Check("zone data", "ok", found)
 
 
 def _clock_check(info: Info) -> Check:

@@ -54,7 +54,7 @@ def block(error: CrontaskError) -> str:
     return "\n".join(lines)
 
 
-# Hints name the tools of MCP; here the same thing is a command.
+# Hints name the tools of MCP and their arguments; here the same thing is a command or an option.
 _COMMANDS = {
     "list_cron_tasks": "crontask list",
     "get_cron_task": "crontask get",
@@ -68,6 +68,10 @@ _COMMANDS = {
     "cancel_task_execution": "crontask cancel",
     "report_task_result": "crontask report",
     "preview_schedule": "crontask preview",
+    "trigger_time": "--at",
+    "delay_seconds": "--in",
+    "cron_expr": "--cron",
+    "interval_seconds": "--every",
 }
 
 

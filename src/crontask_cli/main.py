@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "report": ("executions", "Report the result of a run, as an agent would."),
     },
     "Operate": {
+        "batch": ("batch", "Look after the batch jobs of owner services."),
         "db": ("upkeep", "Look after the database."),
         "nodes": ("upkeep", "List the nodes that share the store."),
         "doctor": ("doctor", "Say what is wrong with this installation, and the remedy."),

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from crontask_cli.shell import Argument, Command, Shell, pass_shell
+
+if TYPE_CHECKING:
+    from crontask_core.schedule import Schedule
 
 __all__ = ["next_command"]
 
@@ -33,13 +40,13 @@ def next_command(
 ) -> None:
     """Print the next fire times of a cron expression.
 
-    One ISO instant a line, in the zone, with its offset; with --json one list of UTC instants. No
-    store is opened; settings are read only for the zone when none is given. A CRON_TZ= in the
+    One ISO instant a line, in the zone, with its offset; with --json one list of UTC instants. On
+    standard error: warnings where it may not be what was meant, on a terminal also the words of it.
+    No store is opened; settings are read only for the zone when none is given. A CRON_TZ= in the
     expression comes before --timezone. Exits 2 with the reason when the expression is wrong.
     """
     from crontask_adapters.clock import utcnow
     from crontask_core.schedule import Cron, fires_after, parse_cron, parse_instant, parse_zone
-    from crontask_core.schedule import zone as load_zone
 
     now = utcnow()
     shown = parse_zone(timezone) if timezone else shell.settings.scheduler.timezone
@@ -49,13 +56,30 @@ def next_command(
             click.echo(f"warning: the expression is in {schedule.zone}, not {shown}", err=True)
         shown = schedule.zone
     start = now
+    notes: tuple[str, ...] = ()
     if after is not None:
-        start, _ = parse_instant(after, shown, now, "after")
+        start, notes = parse_instant(after, shown, now, "after")
         schedule = parse_cron(expr, None, shown, anchor=start)
-    fires = fires_after(schedule, start, count)
+    _remark(shell, schedule, shown, start, notes)
+    _show(shell, fires_after(schedule, start, count), shown)
+
+
+def _remark(
+    shell: Shell, schedule: Schedule, shown: str, start: datetime, notes: Sequence[str]
+) -> None:
+    from crontask_core.schedule import explain, schedule_warnings
+
+    if not shell.as_json and sys.stderr.isatty():
+        click.echo(f"fires {explain(schedule, shown)}", err=True)
+    for note in (*notes, *schedule_warnings(schedule, start)):
+        click.echo(f"warning: {note}", err=True)
+
+
+def _show(shell: Shell, fires: Sequence[datetime], shown: str) -> None:
+    from crontask_core.schedule import zone
+
     if shell.as_json:
         click.echo(json.dumps([fire.isoformat() for fire in fires]))
         return
-    zone = load_zone(shown)
     for fire in fires:
-        click.echo(fire.astimezone(zone).isoformat())
+        click.echo(fire.astimezone(zone(shown)).isoformat())

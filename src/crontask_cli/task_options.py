@@ -140,5 +140,8 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     if file is not None:
         if "task_content" in fields:
             raise click.UsageError("give --content or --content-file, not both")
-        fields["task_content"] = file.read()
+        try:
+            fields["task_content"] = file.read()
+        except UnicodeDecodeError:
+            raise click.UsageError("what --content-file names is not UTF-8 text") from None
     return fields

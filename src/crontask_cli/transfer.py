@@ -22,6 +22,10 @@ __all__ = ["export_command", "import_command", "record_of"]
 
 CHUNK = 500
 _SHOWN_FAULTS = 20
+_LINE = (
+    '{"task_key": "daily", "task_name": "Daily", "task_content": "Post the agenda.", '
+    '"cron_expr": "0 9 * * 1-5"}'
+)
 _MAYBE_KNOWN = frozenset({"TASK_KEY_CONFLICT", "TIME_IN_PAST", "NEVER_FIRES"})
 
 
@@ -45,7 +49,11 @@ class Tally:
     examples=["crontask import tasks.jsonl", "crontask export | crontask import - --user ann"],
 )
 @click.argument(
-    "file", type=click.File(encoding="utf-8"), cls=Argument, doc="JSON lines; - is standard input."
+    "file",
+    # What is not UTF-8 is a fault of its line, not of the file; some editors put a mark in front.
+    type=click.File(encoding="utf-8-sig", errors="surrogateescape"),
+    cls=Argument,
+    doc="JSON lines; - is standard input.",
 )
 @pass_shell
 def import_command(shell: Shell, file: IO[str]) -> None:
@@ -114,7 +122,7 @@ def _lines(file: IO[str]) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, line
-            progress.advance(bar, len(line.encode()))
+            progress.advance(bar, len(line.encode(errors="surrogateescape")))
 
 
 def _size(file: IO[str]) -> int | None:
@@ -131,11 +139,14 @@ def _parse(text: str, owner: str | None, default: str) -> tuple[str, NewTask]:
     from crontask_core.errors import InvalidInput
 
     try:
+        text.encode()
         raw = json.loads(text)
+    except UnicodeEncodeError:
+        raise InvalidInput("not UTF-8", hint="Save the file as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"not JSON: {error}", hint="One object a line.") from None
+        raise InvalidInput(f"not JSON: {error}", hint="One object a line.", example=_LINE) from None
     if not isinstance(raw, dict):
-        raise InvalidInput("not an object", hint="One object a line.", example='{"task_name": ""}')
+        raise InvalidInput("not an object", hint="One object a line.", example=_LINE)
     if not raw.get("task_key"):
         raise InvalidInput(
             "task_key is missing",

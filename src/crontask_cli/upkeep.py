@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["config_command", "db_command", "nodes_command"]
 
+_FRESH = timedelta(seconds=15)
+
 
 @click.command("nodes", cls=Command, examples=["crontask nodes", "crontask nodes --all --json"])
 @click.option("--all", "retired", is_flag=True, help="Also those that have ended.")
@@ -25,25 +27,44 @@ __all__ = ["config_command", "db_command", "nodes_command"]
 def nodes_command(shell: Shell, retired: bool) -> None:
     """List the nodes that share the store.
 
-    A node is one process; "seen" is when it last showed that it lives.
+    A node is one process; "seen" is its last heartbeat. State: alive; silent (no heartbeat for
+    long: others will retire it, if there are any); ended.
     """
 
-    async def use(app: App) -> tuple[list[NodeRow], datetime, str]:
-        info = await app.tasks.info()
-        return await app.repo.nodes(retired=retired), info.now, app.rules.zone
+    async def use(app: App) -> tuple[list[NodeRow], datetime]:
+        return await app.repo.nodes(retired=retired), (await app.repo.horizon()).now
 
-    rows, now, zone = shell.with_app(use)
-    nodes = [_node(row, now, zone) for row in rows]
-    count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}."
-    emit(shell, {"message": count, "nodes": nodes}, _show_nodes)
+    rows, now = shell.with_app(use)
+    settings = shell.settings
+    fresh = now - max(settings.scheduler.node_timeout, _FRESH)
+    nodes = [_node(row, now, fresh, settings.scheduler.timezone) for row in rows]
+    alive = [node for node in nodes if node["state"] == "alive"]
+    fire = sum("scheduler" in node["roles"] for node in alive)
+    count = f"{len(alive)} node{'' if len(alive) == 1 else 's'} alive, {fire} of them fire."
+    view = {"message": count, "alive": len(alive), "firing": fire, "nodes": nodes}
+    # A node that was killed and started again under its old name is seen twice for a moment.
+    beating = now - 3 * settings.scheduler.heartbeat
+    names = [row.node_id for row in rows if not row.retired_at and row.seen_at > beating]
+    emit(shell, {**view, "warnings": _node_warnings(names)}, _show_nodes)
 
 
-def _node(row: NodeRow, now: datetime, zone: str) -> dict[str, Any]:
+def _node_warnings(names: list[str]) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return [
+        f"{names.count(name)} live processes have the node id {name}: harmless, but nobody can "
+        "tell them apart (scheduler.node_id)"
+        for name in twice
+    ]
+
+
+def _node(row: NodeRow, now: datetime, fresh: datetime, zone: str) -> dict[str, Any]:
     from crontask_adapters.times import local, relative
 
+    state = "ended" if row.retired_at else "alive" if row.seen_at > fresh else "silent"
     return {
         "node_id": row.node_id,
         "incarnation": row.incarnation,
+        "state": state,
         "roles": row.roles.split(","),
         "version": row.version,
         "started_at": local(row.started_at, zone),
@@ -54,12 +75,13 @@ def _node(row: NodeRow, now: datetime, zone: str) -> dict[str, Any]:
 
 
 def _show_nodes(view: View) -> None:
-    heads = ("NODE", "ROLES", "VERSION", "STARTED", "SEEN", "ENDED")
+    heads = ("NODE", "STATE", "ROLES", "VERSION", "STARTED", "SEEN", "ENDED")
     table(
         heads,
         [
             [
                 row["node_id"],
+                row["state"],
                 ", ".join(row["roles"]),
                 row["version"],
                 row["started_at"],
@@ -137,12 +159,20 @@ def check_command(shell: Shell) -> None:
 
     Changes nothing. Exits 5 with the remedy when they do not fit.
     """
-    from crontask_adapters.sql import upgrade
+    from crontask_adapters.sql import drift, upgrade
 
-    state = asyncio.run(upgrade.check(shell.for_store().store.url))
+    url = shell.for_store().store.url
+    state = asyncio.run(upgrade.check(url))
     if state.problem is not None:
         raise state.problem
-    emit(shell, _schema(state), tell)
+    view = _schema(state)
+    # A newer schema differs, and has said so.
+    if state.current:
+        found = asyncio.run(drift.drift(url))
+        if found.problem is not None:
+            raise found.problem
+        view["warnings"] += [f"not made by crontask: {what}" for what in found.extra]
+    emit(shell, view, tell)
 
 
 def _schema(state: SchemaState) -> dict[str, Any]:

@@ -20,8 +20,10 @@ from crontask_core.events import (
     DatabaseClockJumped,
     Event,
     ExecutionMoved,
+    FiresRecomputed,
     FireStarted,
     NodeChanged,
+    NodeOutdated,
     RowSetAside,
 )
 from crontask_core.model import (
@@ -34,6 +36,7 @@ from crontask_core.model import (
 )
 from crontask_core.policy import Answer, AnswerKind, Outcome, callback_of, judge
 from crontask_core.policy.hosts import HostBook
+from crontask_core.policy.versions import ScheduleData, current_data
 from crontask_core.policy.watch import NodeWatch
 from crontask_core.ports import Claimed, Clock, GaClient, Horizon, Lock, Moved, Observer, Repo
 
@@ -41,6 +44,7 @@ __all__ = ["Engine", "Send"]
 
 _JUMP = timedelta(seconds=5)
 _FRESH = 5.0
+_TRIES = 3
 _AHEAD = 0.1
 """Seconds of calls begun ahead, so that no slot waits for a transaction."""
 
@@ -60,8 +64,10 @@ class Engine:
 
     ``new_node`` makes the row of a fresh incarnation. ``concurrency`` is how many calls run at
     once; a little more is begun ahead while calls are fast, so that no slot waits for the store.
+    ``data`` is what fires are computed from; ``newer`` what the store has seen when that is newer:
+    then this node does not claim (X-S8).
     ``on_ready`` and ``on_outcome`` are called when something can be delivered or settled,
-    ``on_later`` with the instant of a retry that a settle has put off.
+    ``on_later`` with the instant of a retry that was put off or of a fire that was moved.
     """
 
     repo: Repo
@@ -71,6 +77,7 @@ class Engine:
     rules: Rules
     new_node: Callable[[], NodeRow]
     lock: Lock | None = None
+    data: ScheduleData = attrs.Factory(current_data)
     concurrency: int = 50
     claim_batch: int = 200
     heartbeat_every: float = 2.0
@@ -82,14 +89,17 @@ class Engine:
     stopping: bool = attrs.field(default=False, init=False)
     paused: bool = attrs.field(default=False, init=False)
     waiting: bool = attrs.field(default=True, init=False)
+    newer: ScheduleData | None = attrs.field(default=None, init=False)
     _registered: bool = attrs.field(default=False, init=False)
     _beat: float = attrs.field(default=float("-inf"), init=False)
+    _unsent: int = attrs.field(default=0, init=False)
     _doubt: bool = attrs.field(default=False, init=False)
     _hand: dict[int, Send] = attrs.field(factory=dict, init=False)
     _ready: deque[Send] = attrs.field(factory=deque, init=False)
     _outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     _hosts: HostBook = attrs.field(init=False)
     _watch: NodeWatch = attrs.field(init=False)
+    _namesakes: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.node = self.new_node()
@@ -108,8 +118,10 @@ class Engine:
         return len(self._outcomes)
 
     def free_slots(self) -> int:
-        """How many more fires this node may begin now; 0 while it stops, is paused or retired."""
-        if self.stopping or self.paused or not self._registered:
+        """How many more fires this node may begin now; 0 while it stops, is paused or retired, and
+        while its heartbeat is too old to send what it would begin."""
+        idle = self.stopping or self.paused or not self._registered
+        if idle or not self._heard_lately():
             return 0
         typical = self._hosts.typical()
         ahead = int(self.concurrency * _AHEAD / typical) if typical else 0
@@ -128,14 +140,14 @@ class Engine:
 
     # -- passes --------------------------------------------------------------------------------
     async def horizon(self) -> Horizon:
-        """When there is something to do; also learns whether fires wait in the queue."""
+        """When there is something to do here; also learns whether fires wait in the queue."""
         found = await self.repo.horizon()
         self.waiting = found.waiting
-        return found
+        return found if self.newer is None else attrs.evolve(found, next_due=None)
 
     async def claim(self) -> int:
         """Turn due tasks into executions (DESIGN 3.1). Returns the number of tasks claimed."""
-        if self.stopping or self.paused or not self._registered:
+        if self.stopping or self.paused or self.newer is not None or not self._registered:
             return 0
         await self._adopt()
         began = self.clock.elapsed()
@@ -150,6 +162,7 @@ class Engine:
                 min(self.free_slots(), self._hosts.room(others_wait=True)),
                 capped_hosts=capped,
                 only=only[0] if only is not None else None,
+                data=self.data,
             )
         except CrontaskError as error:
             self._doubt = True
@@ -159,6 +172,8 @@ class Engine:
         finally:
             if only is not None and self.lock is not None:
                 await self.lock.release_many(only[1])
+        if claimed.newer is not None:
+            self._learn_data(claimed.newer)
         self._take(claimed.started)
         self._after_claim(claimed, self.clock.elapsed() - began)
         return claimed.tasks
@@ -166,9 +181,12 @@ class Engine:
     async def begin(self) -> int:
         """Take waiting fires into free slots, in queue order (DESIGN 3.2). Returns how many."""
         slots = self.free_slots()
-        if slots == 0 or not self.waiting:
+        if slots == 0:
             return 0
         await self._adopt()
+        # With a whole round of calls ready here, a few more would cost a transaction each.
+        if not self.waiting or self._unsent >= self.concurrency:
+            return 0
         count = await self._begin(slots, others_wait=True)
         if count == 0 and self._hosts.capped(others_wait=True):
             # Nobody else waits: a slow host may use more than half, but never the last slots.
@@ -192,21 +210,29 @@ class Engine:
     async def deliver(self, send: Send) -> None:
         """Call the agent once and queue the outcome. Hands back unsent what may no longer be ours:
         begun over 5 s ago, or without a fresh heartbeat (DESIGN 3.2)."""
+        self._unsent -= 1
         host = host_of(send.task.callback_url or self.rules.default_callback_url)
         started = self.clock.now()
         at = self.clock.elapsed()
-        if at - send.begun > _FRESH or at - self._beat > self.node_timeout / 2 or self.stopping:
+        if at - send.begun > _FRESH or not self._heard_lately() or self.stopping:
             self._hosts.ended(host, None)
             self._finish(send, started, None)
             return
         execution = send.execution
         lateness = (started - execution.fire_time).total_seconds()
         self._on(FireStarted(execution=execution, lateness=lateness))
-        answer = await self.client.call(callback_of(execution, send.task, self.rules))
+        callback = callback_of(execution, send.task, self.rules)
+        answer = await self.client.call(callback, self._heard_lately)
         seconds = self.clock.elapsed() - at
         slow = answer.kind is not AnswerKind.RESPONSE
-        self._hosts.ended(host, max(seconds, 2.0) if slow else seconds)
+        unsent = answer.kind is AnswerKind.UNSENT
+        self._hosts.ended(host, None if unsent else max(seconds, 2.0) if slow else seconds)
         self._finish(send, started, answer)
+
+    def _heard_lately(self) -> bool:
+        """Whether nobody can have retired this node yet. Asked again once a connection is there:
+        a process can be frozen while it connects. No new incarnation begins with calls in hand."""
+        return self.clock.elapsed() - self._beat <= self.node_timeout / 2
 
     def _finish(self, send: Send, started: datetime, answer: Answer | None) -> None:
         execution = send.execution
@@ -220,6 +246,7 @@ class Engine:
         self._outcomes.append(
             Outcome(
                 execution_id=execution.id,
+                fire_id=execution.fire_id,
                 task_id=execution.task_id,
                 fence=execution.fence,
                 started_at=started,
@@ -245,7 +272,10 @@ class Engine:
 
     def _holds(self, outcome: Outcome) -> bool:
         send = self._hand.get(outcome.execution_id)
-        return send is not None and send.execution.fence == outcome.fence
+        if send is None:
+            return False
+        held = send.execution
+        return (held.fire_id, held.fence) == (outcome.fire_id, outcome.fence)
 
     async def _settle(self, batch: Sequence[Outcome]) -> None:
         try:
@@ -284,12 +314,33 @@ class Engine:
         self.waiting = self.waiting or bool(swept.moved)
         return len(swept.moved)
 
+    async def recompute(self, limit: int = 500) -> int:
+        """Learn whether the store has seen newer zone data or cron rules than this node's; where
+        this node's are the newest, compare one page of stored fires with them (X-S8). Returns how
+        many tasks may still wait for it, as 0 or ``limit``."""
+        done = await self.repo.recompute(self.data, limit)
+        self._learn_data(done.state.seen)
+        if done.before != done.state:
+            over = done.state.after is None
+            self._on(FiresRecomputed(data=str(self.data), moved=len(done.moved), done=over))
+        for _, task in done.moved:
+            if task.next_fire_time is not None:
+                self.on_later(task.next_fire_time)
+        return limit if done.before != done.state and done.state.after is not None else 0
+
+    def _learn_data(self, seen: ScheduleData) -> None:
+        newer = seen if self.data.older_than(seen) else None
+        if newer is not None and newer != self.newer:
+            remedy = self.data.remedy(seen)
+            self._on(NodeOutdated(here=str(self.data), seen=str(seen), remedy=remedy))
+        self.newer = newer
+
     async def heartbeat(self) -> None:
         """Register, or move this incarnation's counter; learn the database's time; take a new
         incarnation when this one was retired and nothing is in hand (DESIGN 3.6, 3.9)."""
         sent = self.clock.elapsed()
         if not self._registered:
-            if self._hand:
+            if self._hand or self.stopping:
                 return
             await self._register(sent)
             return
@@ -326,6 +377,7 @@ class Engine:
             (n.incarnation, n.counter) for n in rows if n.incarnation != self.node.incarnation
         ]
         dead = self._watch.read(others, self.clock.elapsed())
+        self._tell_namesakes(rows)
         if not dead or not self._registered:
             return 0
         moved = await self.repo.retire(dead, "its node is gone")
@@ -335,19 +387,33 @@ class Engine:
             self._on(NodeChanged(node=by_id[incarnation], what="retired"))
         return len(moved)
 
+    def _tell_namesakes(self, rows: Sequence[NodeRow]) -> None:
+        """Two live processes with one node id do no harm, since incarnations decide; but nobody
+        can tell them apart, so it is said, once for each."""
+        for row in rows:
+            same = row.node_id == self.node.node_id and row.incarnation in self._watch.moved
+            if same and row.incarnation not in self._namesakes:
+                self._namesakes.add(row.incarnation)
+                self._on(NodeChanged(node=row, what="namesake"))
+
     async def leave(self) -> None:
         """The last pass: retire this incarnation; what was sent and not answered is taken over."""
         if not self._registered:
             return
         self._registered = False
-        mine = [n for n in await self.repo.nodes() if n.incarnation == self.node.incarnation]
-        moved = await self.repo.retire([(n.incarnation, n.counter) for n in mine], "its node left")
-        self._moved(moved, "takeover")
+        for _ in range(_TRIES):
+            rows = [n for n in await self.repo.nodes() if n.incarnation == self.node.incarnation]
+            if not rows:
+                break
+            # A heartbeat still on its way may move the counter first: then look again.
+            seen = [(n.incarnation, n.counter) for n in rows]
+            self._moved(await self.repo.retire(seen, "its node left"), "takeover")
         self._on(NodeChanged(node=self.node, what="retired"))
 
     # -- inside --------------------------------------------------------------------------------
     def _take(self, rows: Sequence[tuple[Execution, Task]]) -> None:
         begun = self.clock.elapsed()
+        self._unsent += len(rows)
         for execution, task in rows:
             send = Send(execution, task, begun)
             self._hand[execution.id] = send
@@ -361,9 +427,11 @@ class Engine:
         were never sent, so they are sent now (DESIGN 3.6)."""
         if not self._doubt:
             return
+        # What is in hand when the question is asked may be settled before the answer is here.
+        known = set(self._hand)
         rows = await self.repo.mine(self.node.incarnation)
         self._doubt = False
-        self._take([(e, t) for e, t in rows if e.id not in self._hand])
+        self._take([(e, t) for e, t in rows if e.id not in known])
 
     async def _locked_ids(self) -> tuple[frozenset[int], list[str]] | None:
         """With a lock service: the due tasks whose fires it grants, and the keys to free."""
@@ -381,7 +449,7 @@ class Engine:
         for task_id, _ in await self.repo.due(self.claim_batch):
             try:
                 one = await self.repo.claim(
-                    self.node.incarnation, 1, self.free_slots(), only=[task_id]
+                    self.node.incarnation, 1, self.free_slots(), only=[task_id], data=self.data
                 )
             except CrontaskError as single:
                 if single.retryable:

@@ -162,6 +162,8 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TASK_NOT_FOUND": "No such task for this caller.",
         "EXECUTION_NOT_FOUND": "No such execution for this caller.",
         "RUN_NOT_FOUND": "No execution has this run id.",
+        "BATCH_JOB_NOT_FOUND": "No such batch job, or not for this app, is configured.",
+        "BATCH_RUN_FAILED": "A batch run that was asked for failed, timed out or was taken over.",
         "TASK_KEY_CONFLICT": "The key is taken by a task with other arguments.",
         "REVISION_CONFLICT": "The task was changed since the revision given was read.",
         "INVALID_STATE": "The state of the task or execution does not allow this.",

@@ -7,18 +7,24 @@ from datetime import datetime
 
 import attrs
 
+from crontask_core.batch_model import BatchAnswer, BatchRun
 from crontask_core.model import Execution, NodeRow, Task
 from crontask_core.policy.calls import Verdict
 
 __all__ = [
+    "BatchCallEnded",
+    "BatchRunEnded",
+    "BatchRunStarted",
     "CallEnded",
     "ClaimEnded",
     "DatabaseClockJumped",
     "Event",
     "ExecutionMoved",
     "FireStarted",
+    "FiresRecomputed",
     "LockUnavailable",
     "NodeChanged",
+    "NodeOutdated",
     "PassFailed",
     "ReportReceived",
     "RowSetAside",
@@ -83,7 +89,8 @@ class ReportReceived:
 
 @attrs.frozen(kw_only=True)
 class NodeChanged:
-    """``what``: registered, retired, lost (retired by another), renewed."""
+    """``what``: registered, retired, lost (retired by another), namesake (another live process has
+    this node's id)."""
 
     node: NodeRow
     what: str
@@ -120,6 +127,54 @@ class DatabaseClockJumped:
     seconds: float
 
 
+@attrs.frozen(kw_only=True)
+class NodeOutdated:
+    """This node's zone data or cron rules are older than the store has seen: it does not claim
+    (X-S8). ``here`` and ``seen`` in words, ``remedy`` what to do."""
+
+    here: str
+    seen: str
+    remedy: str
+
+
+@attrs.frozen(kw_only=True)
+class FiresRecomputed:
+    """The stored fires of one page of tasks were compared with newer ``data``, and ``moved`` of
+    them changed; ``done`` when no page is left (X-S8)."""
+
+    data: str
+    moved: int
+    done: bool
+
+
+@attrs.frozen(kw_only=True)
+class BatchRunStarted:
+    """A lease was acquired; ``lateness`` in seconds after the tick was due."""
+
+    run: BatchRun
+    lateness: float
+
+
+@attrs.frozen(kw_only=True)
+class BatchCallEnded:
+    """One call of an owner; ``answer`` is what it said or what went wrong."""
+
+    run: BatchRun
+    answer: BatchAnswer
+    seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class BatchRunEnded:
+    """A run is over. ``failures`` in a row after it, None when another node has the lease.
+    ``lost``: it had been taken over meanwhile, and the stored run says abandoned."""
+
+    run: BatchRun
+    failures: int | None = None
+    warning: str = ""
+    lost: bool = False
+
+
 Event = (
     TaskChanged
     | ClaimEnded
@@ -132,4 +187,9 @@ Event = (
     | RowSetAside
     | LockUnavailable
     | DatabaseClockJumped
+    | NodeOutdated
+    | FiresRecomputed
+    | BatchRunStarted
+    | BatchCallEnded
+    | BatchRunEnded
 )

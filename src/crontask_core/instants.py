@@ -27,6 +27,7 @@ _DURATION = re.compile(
     r"(?:(?P<s>[\d.]+)s)?(?:(?P<ms>[\d.]+)ms)?",
     re.ASCII,
 )
+_LONGEST = 100
 _MICROSECONDS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 10**6, "ms": 1000}
 
 
@@ -159,9 +160,16 @@ def _epoch_number(
         if meant.year in _YEARS and len(whole) >= 9:
             example = meant.astimezone(local_zone).isoformat()
             hint = f"as a Unix time it would be {example}; give it so"
+            if _over(example, now, field):
+                hint = f"as a Unix time it would be {example}, which has passed; give a later one"
     except (ValueError, OverflowError, OSError):
         pass
     return _bad("a number is not a time", hint, text, local_zone, now, field, example)
+
+
+def _over(example: str, now: datetime, field: str) -> bool:
+    """Whether this example would be refused in its turn: a one-off must lie ahead."""
+    return field == "trigger_time" and datetime.fromisoformat(example) <= now
 
 
 def _morning(day: str, local_zone: tzinfo) -> str:
@@ -183,6 +191,8 @@ def _bad(
     example: str = "",
 ) -> InvalidInput:
     tomorrow = now.astimezone(local_zone) + timedelta(days=1)
+    if example and _over(example, now, field):
+        example = ""
     return InvalidInput(
         message,
         code="INVALID_TIME",
@@ -199,7 +209,8 @@ def parse_duration(text: str) -> timedelta:
     Units d, h, m, s, ms, largest first, each at most once; no signs, no blanks. Exact to the
     microsecond. Raises InvalidInput ``INVALID_ARGUMENT``.
     """
-    match = _DURATION.fullmatch(text) if isinstance(text, str) and text else None
+    short = isinstance(text, str) and 0 < len(text) <= _LONGEST
+    match = _DURATION.fullmatch(text) if short else None
     if match is None:
         raise _bad_duration(text, "a duration is a number and a unit: d, h, m, s or ms")
     parts = {unit: value for unit, value in match.groupdict().items() if value is not None}

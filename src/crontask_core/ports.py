@@ -9,7 +9,7 @@ unknown and the pass reads back what is true.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
@@ -33,6 +33,7 @@ from crontask_core.policy import (
     ReportResult,
     Settled,
 )
+from crontask_core.policy.versions import DataState, ScheduleData
 
 __all__ = [
     "Added",
@@ -46,15 +47,18 @@ __all__ = [
     "Lock",
     "ManualFire",
     "ManualRequest",
+    "MaySend",
     "Moved",
     "Observer",
     "Page",
     "Pruned",
+    "Recomputed",
     "Repo",
     "Swept",
     "TaskFilter",
     "TaskRef",
     "TaskRow",
+    "always",
 ]
 
 T = TypeVar("T")
@@ -81,11 +85,25 @@ class Clock(Protocol):
         ...
 
 
+MaySend = Callable[[], bool]
+"""Whether a call may still be made by this process."""
+
+
+def always() -> bool:
+    """A ``MaySend`` of callers who have nobody to share their calls with."""
+    return True
+
+
 class GaClient(Protocol):
     """Calls an agent. Never raises for what an agent or a network does: that is an ``Answer``."""
 
-    async def call(self, callback: Callback) -> Answer:
-        """One POST (A6.1a), 30 s in total, waiting for the pool included (A6.4, X-F4)."""
+    async def call(self, callback: Callback, may_send: MaySend = always) -> Answer:
+        """One POST (A6.1a), 30 s in total, waiting for the pool included (A6.4, X-F4).
+
+        ``may_send`` is asked once, when the connection is there and nothing stands between the
+        question and the write to the socket; when it says no, nothing is written and the answer is
+        UNSENT: a process that was frozen meanwhile must not send what another node took over
+        (DESIGN 3.2)."""
         ...
 
     async def close(self) -> None: ...
@@ -203,7 +221,8 @@ class ManualFire:
 
 @attrs.frozen(kw_only=True)
 class Claimed:
-    """What one claim did. ``started`` are to be delivered by this node now (fast path)."""
+    """What one claim did. ``started`` are to be delivered by this node now (fast path). ``newer``:
+    nothing was claimed, because the store has seen this newer data (X-S8)."""
 
     now: datetime
     tasks: int = 0
@@ -212,6 +231,7 @@ class Claimed:
     skipped: tuple[Execution, ...] = ()
     broken: tuple[tuple[int, str], ...] = ()
     more: bool = False
+    newer: ScheduleData | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -255,6 +275,16 @@ class Horizon:
 class Pruned:
     executions: int = 0
     tasks: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Recomputed:
+    """What one page of recomputing did. ``state`` is what the store knows now, ``before`` what it
+    knew; ``moved`` are tasks as they were and as they are."""
+
+    before: DataState
+    state: DataState
+    moved: tuple[tuple[Task, Task], ...] = ()
 
 
 class Repo(Protocol):
@@ -331,8 +361,11 @@ class Repo(Protocol):
         *,
         capped_hosts: Collection[str] = (),
         only: Collection[int] | None = None,
+        data: ScheduleData | None = None,
     ) -> Claimed:
-        """DESIGN 3.1: up to ``limit`` due tasks (``only`` these ids when given)."""
+        """DESIGN 3.1: up to ``limit`` due tasks (``only`` these ids when given). With ``data``
+        older than the store has seen nothing is claimed (X-S8); what it has seen is read once the
+        due rows are locked, so no row that was recomputed is planned with older data."""
         ...
 
     async def begin(self, node: str, slots: int, *, capped_hosts: Collection[str] = ()) -> Begin:
@@ -375,12 +408,24 @@ class Repo(Protocol):
         ...
 
     # -- upkeep --------------------------------------------------------------------------------
+    async def data_state(self) -> DataState:
+        """What zone data and cron rules the store has seen; takes no lock (X-S8)."""
+        ...
+
+    async def recompute(self, data: ScheduleData, limit: int) -> Recomputed:
+        """X-S8: note ``data`` if it is newer than what the store has seen (``meet``). While tasks
+        are left to compute again and ``data`` is what was seen, look at the next ``limit`` of them
+        by id, waiting for those that are locked, ``plan_recompute``, and move on; one page is one
+        transaction, and two nodes share the pages. With older ``data`` nothing changes."""
+        ...
+
     async def prune(
         self, executions_before: datetime, tasks_before: datetime, limit: int
     ) -> Pruned:
         """Delete at most ``limit`` old final executions (with attempts) and completed or deleted
         tasks without executions; old is ``updated_at``. Reports in the inbox whose time is over go
-        too. Short transactions: call until it returns zeros."""
+        too, and nodes retired before ``tasks_before``. Short transactions: call until it returns
+        zeros."""
         ...
 
     async def get_meta(self, key: str) -> str | None: ...

@@ -14,6 +14,7 @@ __all__ = ["count_between", "fires_after", "latest_at_or_before", "next_after", 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+_FAR = timedelta(days=730)
 
 
 def next_after(schedule: Schedule, t: datetime) -> datetime | None:
@@ -71,16 +72,28 @@ def fires_after(schedule: Schedule, t: datetime, count: int) -> list[datetime]:
 def shortest_gap(schedule: Schedule, t: datetime, sample: int = 100) -> timedelta | None:
     """The shortest time between two consecutive fires after ``t``; None with fewer than two.
 
-    Looks at ``sample`` real fires, and for cron also at the closest two times of one day, so a
-    cluster does not escape by being far off (`X-T3`).
+    Looks at ``sample`` real fires, or fewer where they span years, and for cron also at the closest
+    two times of one day, so a cluster does not escape by being far off (`X-T3`).
     """
     if isinstance(schedule, Every):
         return schedule.interval
-    fires = fires_after(schedule, t, sample)
+    fires = _sample(schedule, t, sample)
     gaps = [later - earlier for earlier, later in pairwise(fires)]
     if gaps and isinstance(schedule, Cron):
         gaps += _gaps_by_the_clock(parse_fields(schedule.expr), fires[0])
     return min(gaps, default=None)
+
+
+def _sample(schedule: Schedule, t: datetime, count: int) -> list[datetime]:
+    """The next fires, ``count`` of them; no more than three once they are over two years away."""
+    fires: list[datetime] = []
+    fire = next_after(schedule, t)
+    while fire is not None and len(fires) < count:
+        fires.append(fire)
+        if len(fires) >= 3 and fire - fires[0] > _FAR:
+            break
+        fire = next_after(schedule, fire)
+    return fires
 
 
 def _gaps_by_the_clock(rule: Rule, start: datetime) -> list[timedelta]:

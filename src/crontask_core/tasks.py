@@ -52,6 +52,7 @@ from crontask_core.policy.drafts import (
     key_of,
 )
 from crontask_core.policy.timing import draft_timing
+from crontask_core.policy.versions import ScheduleData, current_data
 from crontask_core.ports import (
     Clock,
     EditRequest,
@@ -75,13 +76,15 @@ __all__ = ["ExecutionView", "Info", "Preview", "RunAnswer", "TaskAnswer", "Tasks
 
 T = TypeVar("T")
 _ALIVE = timedelta(seconds=15)
+_SEEN_KEPT = 10.0
 
 
 @attrs.define(kw_only=True)
 class Tasks:
     """The use cases. ``wake`` is called after anything that may be due soon, with the instant;
-    ``new_key`` makes unique keys; ``check_url`` raises InvalidInput for a callback address that is
-    not allowed. ``needs_url``: a task without its own address needs the installation's."""
+    ``data`` is what fire times are computed from; ``new_key`` makes unique keys; ``check_url``
+    raises InvalidInput for a callback address that is not allowed. ``needs_url``: a task without
+    its own address needs the installation's."""
 
     repo: Repo
     clock: Clock
@@ -93,7 +96,9 @@ class Tasks:
     wake: Callable[[datetime], None] = lambda at: None
     needs_url: bool = True
     fires_here: bool = False
+    data: ScheduleData = attrs.Factory(current_data)
     _nodes: tuple[float, tuple[NodeRow, ...]] | None = None
+    _seen: tuple[float, ScheduleData] | None = None
 
     async def create(
         self, user: str, new: NewTask, *, dry_run: bool = False, nested: bool = False
@@ -243,7 +248,10 @@ class Tasks:
         start = now
         if after is not None:
             start, _ = parse_instant(after, timing.timezone, now, "after")
-        fires = tuple(fires_after(schedule, start, max(1, min(count, 50))))
+        most = min(count, 50, timing.max_fires or 50)
+        fires = tuple(fires_after(schedule, start, max(1, most)))
+        if after is None and not fires:
+            fires = (timing.next_fire_time,)
         warnings = timing.warnings
         gap = shortest_gap(schedule, start)
         if gap is not None and gap < self.rules.min_interval:
@@ -334,6 +342,17 @@ class Tasks:
             oldest_due=due if due is not None and due <= horizon.now else None,
         )
 
+    async def outdated(self) -> str:
+        """Why this process is no judge of fire times, and the remedy; "" when it is one: its zone
+        data and cron rules are not older than the store has seen (X-S8)."""
+        at = self.clock.elapsed()
+        if self._seen is None or at - self._seen[0] > _SEEN_KEPT:
+            self._seen = (at, (await self.repo.data_state()).seen)
+        seen = self._seen[1]
+        if not self.data.older_than(seen):
+            return ""
+        return f"{self.data} here, but the store has seen {seen}. {self.data.remedy(seen)}"
+
     # -- inside --------------------------------------------------------------------------------
     async def _edit(
         self,
@@ -364,6 +383,9 @@ class Tasks:
         alive = await self._alive()
         if task.status is TaskStatus.ENABLED and not alive:
             warnings += (NOBODY,)
+        outdated = await self.outdated()
+        if outdated:
+            warnings += (f"Times here may be wrong: {outdated}",)
         return TaskAnswer(
             task=task,
             now=now,
@@ -386,7 +408,7 @@ class Tasks:
             raise InvalidInput(
                 "there is no address to call: executor.default_callback_url is not set",
                 code="MISSING_ARGUMENT",
-                field="callback_url",
+                field="executor.default_callback_url",
                 hint="Set executor.default_callback_url (CRONTASK_EXECUTOR_DEFAULT_CALLBACK_URL) "
                 "to your agent's address, then create the task again.",
                 example="http://127.0.0.1:8351/v1/task/execute",

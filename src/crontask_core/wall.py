@@ -8,7 +8,7 @@ differ by a constant, so all that is special about a clock change happens where 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
@@ -35,13 +35,10 @@ _LOOK = 3 * _DAY
 
 
 @lru_cache(maxsize=1)
-def _sample_months() -> dict[tuple[int, int], tuple[int, int]]:
-    """For each (weekday of the 1st, length) one (year, month) that looks so."""
-    samples: dict[tuple[int, int], tuple[int, int]] = {}
-    for index in range(12 * 28):
-        year, month = 2000 + index // 12, index % 12 + 1
-        samples.setdefault(_shape(year, month), (year, month))
-    return samples
+def _sample_months() -> dict[int, datetime]:
+    """For each weekday (0 Monday) a month whose first day it is: every year has them all."""
+    firsts = (datetime(2000, month, 1) for month in range(1, 13))  # noqa: DTZ001 - wall time
+    return {first.weekday(): first for first in firsts}
 
 
 def _shape(year: int, month: int) -> tuple[int, int]:
@@ -52,46 +49,33 @@ def _shape(year: int, month: int) -> tuple[int, int]:
     return first.weekday(), 29 if leap else 28
 
 
-def _ask_croniter(
-    day: str, weekday: str, among: Iterable[int], shape: tuple[int, int], most: int = 31
-) -> set[int]:
-    """The days of ``among`` that croniter finds for the two day fields, at most the first ``most``.
+@lru_cache(maxsize=49)
+def _first_on(weekday: int, first: int) -> int:
+    """The first day of a month that is ``weekday`` (0 Sunday) when day 1 is ``first`` (0 Monday).
 
-    Asked on naive wall time in a sample month, one kind of item at a time, in croniter's own
-    spelling: no day of ours depends on its and/or rule, its ranges or its idea of a zone.
+    The one question croniter is asked: in the plainest spelling there is, on naive wall time. All
+    days of ours follow from its 49 answers, so hostile input cannot make it work (`X-S4`).
     """
     from croniter import croniter
 
-    year, month = _sample_months()[shape]
-    first = datetime(year, month, 1)  # noqa: DTZ001 - wall time on purpose
-    search = croniter(f"0 0 {day} * {weekday}", first)
-    wanted, found, reached = set(among), set[int](), 0
-    for number in sorted(wanted):
-        if len(found) == most:
-            break
-        if number <= reached:
-            continue
-        start = first + timedelta(days=number - 1, minutes=-1)
-        match = search.get_next(datetime, start_time=start)
-        if (match.year, match.month) != (year, month):
-            break
-        reached = match.day
-        if reached in wanted:
-            found.add(reached)
-    return found
+    month = _sample_months()[first]
+    found = croniter(f"0 0 * * {weekday}", month - timedelta(minutes=1)).get_next(datetime)
+    return int(found.day)
+
+
+def _all_on(weekday: int, shape: tuple[int, int]) -> range:
+    first, length = shape
+    return range(_first_on(weekday, first), length + 1, 7)
 
 
 @lru_cache(maxsize=4096)
 def _month_days(days: Days, shape: tuple[int, int]) -> tuple[int, ...]:
     """The matching days, ascending, of a month of this shape."""
-    length = shape[1]
-    every = range(1, length + 1)
     if days.every:
-        return tuple(every)
+        return tuple(range(1, shape[1] + 1))
     numbers = _days_by_number(days.by_number, shape)
-    if days.both:
-        return tuple(sorted(_days_by_weekday(days.by_weekday, numbers, shape)))
-    return tuple(sorted(numbers | _days_by_weekday(days.by_weekday, every, shape)))
+    weekdays = _days_by_weekday(days.by_weekday, shape)
+    return tuple(sorted(numbers & weekdays if days.both else numbers | weekdays))
 
 
 def _days_by_number(field: DayField, shape: tuple[int, int]) -> set[int]:
@@ -103,33 +87,33 @@ def _days_by_number(field: DayField, shape: tuple[int, int]) -> set[int]:
 def _special_day(special: str, shape: tuple[int, int]) -> Set[int]:
     """The day that L, LW or nW means in a month of this shape; none for a day it has not."""
     length = shape[1]
+    if special == "L":
+        return {length}
+    workdays = _workdays(shape)
     if special == "LW":
-        return {max(_ask_croniter("*", "1-5", range(length - 2, length + 1), shape))}
-    if special != "L" and int(special[:-1]) > length:
+        return {max(workdays)}
+    near = int(special[:-1])
+    if near > length:
         return set()
-    return _ask_croniter(special, "*", range(1, length + 1), shape, most=1)
+    return {next(day for day in (near, near - 1, near + 1, near - 2, near + 2) if day in workdays)}
 
 
-def _days_by_weekday(field: DayField, among: Iterable[int], shape: tuple[int, int]) -> set[int]:
-    days = set(among)
-    if field.whole:
-        return days
+@lru_cache(maxsize=28)
+def _workdays(shape: tuple[int, int]) -> frozenset[int]:
+    return frozenset(day for weekday in range(1, 6) for day in _all_on(weekday, shape))
+
+
+def _days_by_weekday(field: DayField, shape: tuple[int, int]) -> set[int]:
     found = set[int]()
-    if field.values:
-        found |= _ask_croniter("*", ",".join(map(str, field.values)), days, shape)
-    near = [item for item in field.specials if not days.isdisjoint(_reach(item))]
-    if near:
-        items = [f"L{item[0]}" if item.endswith("L") else item for item in near]
-        found |= _ask_croniter("*", ",".join(items), days, shape)
+    for weekday in field.values:
+        found.update(_all_on(weekday, shape))
+    for special in field.specials:
+        days = _all_on(int(special[0]), shape)
+        if special.endswith("L"):
+            found.add(days[-1])
+        else:
+            found.update(days[int(special[-1]) - 1 : int(special[-1])])
     return found
-
-
-def _reach(special: str) -> range:
-    """The days on which ``d#n`` or ``dL`` can fall at all."""
-    if special.endswith("L"):
-        return range(22, 32)
-    nth = int(special[-1])
-    return range(7 * nth - 6, 7 * nth + 1)
 
 
 def has_a_day(rule: Rule) -> bool:

@@ -43,6 +43,8 @@ from crontask_server.mcp_server import Feed, McpFace
 
 if TYPE_CHECKING:
     from crontask_adapters.wiring import App
+    from crontask_server.batch_runtime import WithBatch
+    from crontask_server.presence import Presence
     from crontask_server.runtime import Runtime
 
 __all__ = ["HttpFace", "listen", "security"]
@@ -83,7 +85,7 @@ class HttpFace:
     """
 
     app: App
-    runtime: Runtime | None
+    runtime: Runtime | Presence | WithBatch | None
     host: str
     port: int
     mcp: bool = True
@@ -149,20 +151,25 @@ class HttpFace:
 
     async def _health(self, _request: Request) -> Response:
         """The process answers: nothing else is asked."""
-        return JSONResponse({"ok": True, "version": VERSION})
+        zones = self.app.tasks.data.zones
+        return JSONResponse({"ok": True, "version": VERSION, "zone_data": zones})
 
     async def _ready(self, _request: Request) -> Response:
         """Whether this process should get traffic: store reachable, loops alive, not stopping."""
         parts = {"store": await self._store_answers(), "stopping": self.stopping}
         if self.runtime is not None:
             parts["loops"] = self.runtime.healthy()
-        ready = all(parts[name] for name in parts if name != "stopping") and not self.stopping
-        return JSONResponse({"ready": ready, **parts}, status_code=200 if ready else 503)
+        why = await self.app.tasks.outdated() if parts["store"] else ""
+        good = all(parts[name] for name in parts if name != "stopping")
+        ready = good and not self.stopping and not why
+        told = {"ready": ready, **parts, **({"outdated": why} if why else {})}
+        return JSONResponse(told, status_code=200 if ready else 503)
 
     async def _store_answers(self) -> bool:
         try:
             async with asyncio.timeout(_STORE_WAIT):
                 await self.app.repo.horizon()
+                await self.app.tasks.outdated()
         except (CrontaskError, TimeoutError) as error:
             log.warning("the store does not answer: %s", error)
             return False

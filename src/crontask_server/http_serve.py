@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import signal
+import logging
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -22,19 +22,25 @@ from crontask_adapters.settings import ServerSettings
 from crontask_core.errors import ConfigError, CrontaskError, Unavailable
 from crontask_server.http_app import HttpFace, listen
 from crontask_server.identity import tokens_required
+from crontask_server.signalling import signals
 
 if TYPE_CHECKING:
     from crontask_adapters.wiring import App
+    from crontask_server.batch_runtime import WithBatch
+    from crontask_server.presence import Presence
     from crontask_server.runtime import Runtime
 
-__all__ = ["bind", "listening_host", "raise_failure", "serve_http", "signals"]
+__all__ = ["bind", "listening_host", "raise_failure", "serve_http"]
 
 _LAST_ANSWERS = 5
 """Seconds that requests under way get after everything else has stopped."""
 
 
-async def serve_http(app: App, runtime: Runtime | None, *, mcp: bool = True) -> None:
-    """Serve until SIGTERM or SIGINT, or until ``runtime`` fails, whose error is raised.
+async def serve_http(
+    app: App, runtime: Runtime | Presence | WithBatch | None, *, mcp: bool = True
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until ``runtime`` fails, whose error is raised. Nothing is
+    answered before ``runtime`` has started: a store that cannot be written is found first.
 
     The first signal: readiness fails, listening streams end, the runtime drains while callers are
     still answered (the agents it called report here), then the port is closed. A second signal ends
@@ -81,7 +87,9 @@ class _Server(uvicorn.Server):
 class _Life:
     """From the first request to the last: one server and, maybe, one runtime."""
 
-    def __init__(self, face: HttpFace, server: _Server, runtime: Runtime | None) -> None:
+    def __init__(
+        self, face: HttpFace, server: _Server, runtime: Runtime | Presence | WithBatch | None
+    ) -> None:
         self._face = face
         self._server = server
         self._runtime = runtime
@@ -90,13 +98,15 @@ class _Life:
 
     async def live(self, sock: socket.socket) -> None:
         asked = asyncio.create_task(self._asked.wait())
-        self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
-        parts: set[asyncio.Task[Any]] = {asked, self._serving}
+        parts: set[asyncio.Task[Any]] = {asked}
         firing = asyncio.create_task(self._runtime.run()) if self._runtime else None
         if firing is not None:
             parts.add(firing)
         try:
             with signals(self._on_signal):
+                if await self._started(parts):
+                    self._serving = asyncio.create_task(self._server.serve(sockets=[sock]))
+                    parts.add(self._serving)
                 await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
                 await self._end(firing)
         finally:
@@ -106,6 +116,15 @@ class _Life:
             await asyncio.gather(*parts, return_exceptions=True)
         raise_failure(firing, self._serving)
 
+    async def _started(self, parts: set[asyncio.Task[Any]]) -> bool:
+        """Whether the runtime has started; false when it failed, or a signal came, before that."""
+        if self._runtime is None:
+            return True
+        started = asyncio.create_task(self._runtime.started())
+        done, _ = await asyncio.wait({started, *parts}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        return started in done
+
     async def _end(self, firing: asyncio.Task[None] | None) -> None:
         self._face.stopping = True
         self._face.feed.close()
@@ -113,8 +132,8 @@ class _Life:
             self._runtime.stop()
             await asyncio.wait({firing})
         self._server.should_exit = True
-        assert self._serving is not None
-        await asyncio.wait({self._serving})
+        if self._serving is not None:
+            await asyncio.wait({self._serving})
 
     def _on_signal(self) -> None:
         if not self._asked.is_set():
@@ -122,6 +141,8 @@ class _Life:
             return
         if self._runtime is not None:
             self._runtime.stop_now()
+        # Requests and streams cut off now would each leave a stack trace in the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._server.force_exit = self._server.should_exit = True
         if self._serving is not None:
             self._serving.cancel()
@@ -133,22 +154,6 @@ def raise_failure(*tasks: asyncio.Task[None] | None) -> None:
         error = task.exception() if task is not None and not task.cancelled() else None
         if error is not None:
             raise error
-
-
-@contextlib.contextmanager
-def signals(on_signal: Callable[[], None]) -> Iterator[None]:
-    """Call ``on_signal`` for SIGTERM and SIGINT. Outside the main thread it does nothing."""
-    loop = asyncio.get_running_loop()
-    held = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, on_signal)
-            held.append(number)
-    try:
-        yield
-    finally:
-        for number in held:
-            loop.remove_signal_handler(number)
 
 
 def listening_host(server: ServerSettings) -> str:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Runtime"]
 
 _SHORT = 0.02
+_GATHER = 0.005
 _BACKOFF = (0.1, 0.2, 0.5, 1.0, 2.0)
 _PRUNE_EVERY = 86_400.0
+_DATA_EVERY = 10.0
 T = TypeVar("T")
 
 
@@ -45,6 +47,7 @@ class Runtime:
     _now: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     _sends: asyncio.Queue[Send] = attrs.field(factory=asyncio.Queue, init=False)
     _until: datetime | None = attrs.field(default=None, init=False)
+    _looked: float = attrs.field(default=0.0, init=False)
     _ages: dict[str, float] = attrs.field(factory=dict, init=False)
     _failures: dict[str, int] = attrs.field(factory=dict, init=False)
     _started: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
@@ -96,6 +99,7 @@ class Runtime:
         engine.on_later = self.wake
         self.app.wakers.append(self.wake)
         await engine.heartbeat()
+        await engine.recompute()
         await engine.sweep()
         tasks = [asyncio.create_task(self._deliveries()) for _ in range(engine.concurrency)]
         loops = {
@@ -103,6 +107,7 @@ class Runtime:
             "settle": self._settle_loop,
             "heartbeat": self._heartbeat_loop,
             "prune": self._prune_loop,
+            "recompute": self._recompute_loop,
         }
         tasks += [asyncio.create_task(loop(), name=name) for name, loop in loops.items()]
         self._started.set()
@@ -150,6 +155,7 @@ class Runtime:
         """Claim, sweep and begin what is due; the horizon to sleep by when there was nothing."""
         engine = self.engine
         horizon = await engine.horizon()
+        self._looked = self.app.clock.elapsed()
         did = 0
         if horizon.next_due is not None and horizon.next_due <= horizon.now:
             did += await engine.claim()
@@ -159,21 +165,27 @@ class Runtime:
         return None if did else horizon
 
     async def _rest(self, horizon: Horizon) -> None:
-        now = self.app.clock.now()
-        until = now + timedelta(seconds=self._poll)
+        # In the database's time throughout: when its clock was set back, ours stands still.
+        until = horizon.now + timedelta(seconds=self._poll)
         for at in (horizon.next_due, horizon.next_action):
             if at is not None:
                 until = min(until, max(at, horizon.now))
         self._until = until
+        gone = self.app.clock.elapsed() - self._looked
         # Something is due that this node could not take: others hold it, or it pauses.
         least = _SHORT if until <= horizon.now else 0.0
-        await self._wait(self._wake, max(least, (until - now).total_seconds()))
+        await self._wait(self._wake, max(least, (until - horizon.now).total_seconds() - gone))
 
     async def _settle_loop(self) -> None:
+        busy = False
         while True:
             await self._outcome.wait()
+            if busy and not self.engine.congested:
+                # In a burst a moment's patience halves the number of transactions.
+                await self.app.clock.sleep(_GATHER)
             self._outcome.clear()
-            await self._attempt("settle", self.engine.settle)
+            done = await self._attempt("settle", self.engine.settle)
+            busy = (done or 0) >= self.engine.concurrency // 2
             self._room.set()
             if self.engine.unsettled:
                 self._outcome.set()
@@ -184,13 +196,20 @@ class Runtime:
         while True:
             await self.app.clock.sleep(self.engine.heartbeat_every)
             await self._attempt("heartbeat", self.engine.heartbeat)
-            if await self._attempt("watch", self.engine.watch):
+            # Without a fresh heartbeat nothing was begun: what waits may go now.
+            if await self._attempt("watch", self.engine.watch) or self.engine.waiting:
                 self._wake.set()
 
     async def _prune_loop(self) -> None:
         while True:
             await self.app.clock.sleep(_PRUNE_EVERY)
             await self._attempt("prune", self.app.prune)
+
+    async def _recompute_loop(self) -> None:
+        """Newer zone data or cron rules: page after page, then a look now and then (X-S8)."""
+        while True:
+            if not await self._attempt("recompute", self.engine.recompute):
+                await self.app.clock.sleep(_DATA_EVERY)
 
     async def _deliveries(self) -> None:
         while True:

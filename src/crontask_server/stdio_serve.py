@@ -18,9 +18,10 @@ from mcp.server.stdio import stdio_server
 from crontask_adapters.wiring import VERSION
 from crontask_core.errors import CrontaskError
 from crontask_server.http_app import listen
-from crontask_server.http_serve import raise_failure, signals
+from crontask_server.http_serve import raise_failure
 from crontask_server.identity import by_settings
 from crontask_server.mcp_server import Feed, McpFace
+from crontask_server.signalling import signals
 
 if TYPE_CHECKING:
     from mcp.server import Server

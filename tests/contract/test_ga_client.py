@@ -660,6 +660,21 @@ async def test_a_closed_client_answers_that_it_is_closed(make: MakeClient) -> No
     assert "closed" in answer.error
 
 
+async def test_a_call_under_way_when_the_client_is_closed_is_broken(make: MakeClient) -> None:
+    async def silent(connection: Connection) -> None:
+        await connection.request()
+        await connection.silence()
+
+    client = make()
+    async with BadServer(silent) as server, asyncio.timeout(5):
+        task = asyncio.create_task(call(client, server.url))
+        await server.until(lambda s: len(s.requests) == 1)
+        await client.close()
+        answer = await task
+
+    assert AnswerKind.BROKEN == answer.kind
+
+
 @pytest.mark.parametrize("no_proxy", ["", "fd00::/8,10.0.0.0/8"])
 async def test_proxies_of_the_environment_are_not_asked(
     make: MakeClient, monkeypatch: pytest.MonkeyPatch, no_proxy: str

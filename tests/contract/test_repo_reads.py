@@ -353,6 +353,16 @@ async def test_what_is_not_over_or_not_old_is_never_pruned(world: World) -> None
     assert sorted(left) == [running.id, just_over.id, waiting.id]
 
 
+async def test_nodes_retired_long_ago_are_forgotten(world: World) -> None:
+    await world.register("old", "new", "alive")
+    await world.repo.retire([("old", 0)], "silent")
+    world.tick(minutes=60 * 24)
+    await world.repo.retire([("new", 0)], "silent")
+    assert await world.repo.prune(at(hours=1), at(hours=1), 10) == Pruned()
+    assert {row.incarnation for row in await world.repo.nodes(retired=True)} == {"new", "alive"}
+    assert (await world.repo.heartbeat("old"))[1] is False
+
+
 async def test_a_closed_task_stays_while_it_has_executions(world: World) -> None:
     task = await world.add_one(every())
     await world.edit(task, Delete())

@@ -90,7 +90,7 @@ def test_for_a_person_create_answers_one_sentence_and_warns_on_stderr(run: Run) 
 @pytest.mark.parametrize(
     ("words", "code", "field"),
     [
-        ((), "MISSING_ARGUMENT", "schedule_type"),
+        ((), "MISSING_ARGUMENT", "cron_expr"),
         (("--cron", "0 9 * * *", "--in", "10m"), "INVALID_ARGUMENT", "schedule_type"),
         (("--at", "2030-01-01T00:00:00Z", "--in", "10m"), "INVALID_ARGUMENT", "trigger_time"),
         (("--schedule-type", "1"), "MISSING_ARGUMENT", "delay_seconds"),
@@ -315,6 +315,34 @@ def test_a_wrong_line_is_told_by_number_and_does_not_stop_the_others(run: Run) -
         (6, "INVALID_CRON"),
     ] == [(e["line"], e["code"]) for e in view["errors"]]  # fmt: skip
     assert "line 6: INVALID_CRON cron_expr" in run("import", "-", stdin=text).stderr
+
+
+@pytest.mark.requirement("X-CLI")
+def test_a_line_that_is_not_utf_8_is_a_wrong_line_and_a_mark_in_front_is_none(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    good = lines(3).encode().splitlines(keepends=True)
+    file.write_bytes(b"\xef\xbb\xbf" + good[0] + b'{"task_key": "\xff"}\n' + good[2])
+    done = run("import", str(file), "--json")
+    view = json.loads(done.stdout)
+    assert (1, 2, 1) == (done.exit_code, view["tasks"], view["failed"])
+    assert (2, "not UTF-8") == (view["errors"][0]["line"], view["errors"][0]["message"])
+
+
+@pytest.mark.requirement("X-CLI")
+def test_the_example_of_a_wrong_line_is_a_line_that_can_be_imported(run: Run) -> None:
+    told = json.loads(run("import", "-", "--json", stdin="[]\n").stdout)["errors"][0]
+    assert 1 == answer(run("import", "-", "--json", stdin=told["example"]))["tasks"]
+
+
+@pytest.mark.requirement("X-CLI")
+def test_an_instruction_file_that_is_not_text_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "content"
+    file.write_bytes(b"Post the agenda \xff")
+    done = run("create", "x", "--content-file", str(file), "--in", "5h")
+    assert 2 == done.exit_code
+    assert "what --content-file names is not UTF-8 text" in done.stderr
 
 
 def test_an_import_of_another_users_tasks_needs_all_users(run: Run) -> None:

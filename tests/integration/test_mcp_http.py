@@ -348,6 +348,7 @@ async def test_a_second_signal_ends_it_at_once_with_nothing_lost(tmp_path: Path)
             server.signal(signal.SIGINT)
             assert 0 == await server.ended(5)
             assert time.monotonic() - began < 3
+            assert "Traceback" not in server.told()
     assert [(1, "")] == _rows(tmp_path)
 
 

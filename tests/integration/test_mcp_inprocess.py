@@ -255,7 +255,7 @@ async def test_the_clock_and_the_limits_are_shown(client: Client) -> None:
         ("preview_schedule", {"trigger_time": "2026-03-08T02:30:00",
                               "timezone": "America/New_York"}, "NONEXISTENT_LOCAL_TIME",
          "trigger_time"),
-        ("preview_schedule", {}, "MISSING_ARGUMENT", "schedule_type"),
+        ("preview_schedule", {}, "MISSING_ARGUMENT", "cron_expr"),
         ("get_cron_task", {"task_id": 99}, "TASK_NOT_FOUND", "task_id"),
         ("get_cron_task", {"task_key": "nope"}, "TASK_NOT_FOUND", "task_key"),
         ("get_cron_task", {}, "MISSING_ARGUMENT", "task_id"),

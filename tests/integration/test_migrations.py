@@ -1,28 +1,31 @@
-"""The schema's life: made, upgraded, checked and refused, on SQLite and MariaDB."""
+"""The schema's life: made, upgraded, checked and refused, on SQLite, MariaDB and MySQL."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, make_url
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from crontask_adapters.sql import schema
+from crontask_adapters.sql.drift import Drift, drift
 from crontask_adapters.sql.repo import open_repo
 from crontask_adapters.sql.runner import MySqlRunner, make_runner
 from crontask_adapters.sql.upgrade import check, offline_sql, upgrade
 from crontask_core.errors import Unavailable
 from tests.builders import RULES, every
+from tests.integration.served import environment
 from tests.services import MariaDb
 
 
@@ -35,9 +38,18 @@ def file_of(url: str) -> str:
     return str(make_url(url).database)
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+SERVERS = ["mariadb", pytest.param("mysql", marks=pytest.mark.mysql)]
+
+
+@pytest.fixture(params=["sqlite", *SERVERS])
 def url(request: pytest.FixtureRequest) -> str:
     """An empty database of each kind."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=SERVERS)
+def server_url(request: pytest.FixtureRequest) -> str:
+    """An empty database of each kind of server."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
@@ -71,15 +83,7 @@ def test_the_newest_revision_is_the_one_the_code_knows() -> None:
 
 async def test_a_migrated_database_is_the_schema_of_the_code(url: str) -> None:
     await upgrade(url)
-
-    def differences(conn: Connection) -> list[Any]:
-        options = {"compare_type": True, "version_table": schema.VERSION_TABLE}
-        context = MigrationContext.configure(conn, opts=options)
-        return list(compare_metadata(context, schema.metadata))
-
-    runner = make_runner(url, 1)
-    assert await runner.read(differences) == []
-    await runner.close()
+    assert await drift(url) == Drift()
 
 
 @pytest.mark.parametrize("dialect", [sqlite.dialect(), mysql.dialect()], ids=["sqlite", "mysql"])
@@ -121,40 +125,154 @@ async def test_several_upgrades_at_once_all_succeed(url: str) -> None:
         await repo.close()
 
 
-async def test_mysql_is_upgraded_only_when_told(mariadb_url: str) -> None:
+async def test_mysql_is_upgraded_only_when_told(server_url: str) -> None:
     with pytest.raises(Unavailable) as caught:
-        await open_repo(mariadb_url, rules=RULES)
+        await open_repo(server_url, rules=RULES)
     error = caught.value
     assert (error.code, error.retryable) == ("SCHEMA_MISMATCH", False)
     assert error.example == "crontask db upgrade"
-    assert await execute(mariadb_url, "SHOW TABLES") == []
+    assert await execute(server_url, "SHOW TABLES") == []
 
 
-async def test_an_upgrade_of_mysql_that_broke_off_half_way_is_completed(mariadb_url: str) -> None:
-    await upgrade(mariadb_url)
+async def test_an_upgrade_of_mysql_that_broke_off_half_way_is_completed(server_url: str) -> None:
+    await upgrade(server_url)
     await execute(
-        mariadb_url,
+        server_url,
         "DROP TABLE t_cron_meta",
         "DROP TABLE t_ready_fire",
         "DROP INDEX ix_execution_user_fire ON t_task_execution",
         f"DELETE FROM {schema.VERSION_TABLE}",
     )
-    assert (await upgrade(mariadb_url)).problem is None
-    await test_a_migrated_database_is_the_schema_of_the_code(mariadb_url)
+    assert (await upgrade(server_url)).problem is None
+    await test_a_migrated_database_is_the_schema_of_the_code(server_url)
 
 
-async def test_the_offline_statements_make_a_database_that_works(
-    mariadb_url: str, sqlite_url: str
+async def test_the_offline_statements_make_the_database_that_an_upgrade_makes(
+    url: str, tmp_path: Path
 ) -> None:
-    for url in (mariadb_url, sqlite_url):
-        script = offline_sql(url)
-        lines = [line for line in script.splitlines() if not line.startswith("--")]
-        statements = [part.strip() for part in "\n".join(lines).split(";") if part.strip()]
-        await execute(url, *(s for s in statements if s not in ("BEGIN", "COMMIT")))
-        assert (await check(url)).problem is None
-        repo = await open_repo(url, rules=RULES)
-        assert (await repo.add_tasks([every("k")]))[0].created is True
-        await repo.close()
+    script = offline_sql(url)
+    lines = [line for line in script.splitlines() if not line.startswith("--")]
+    statements = [part.strip() for part in "\n".join(lines).split(";") if part.strip()]
+    await execute(url, *(s for s in statements if s not in ("BEGIN", "COMMIT")))
+    assert (await check(url)).problem is None
+    assert await drift(url) == Drift()
+    repo = await open_repo(url, rules=RULES)
+    assert (await repo.add_tasks([every("k")]))[0].created is True
+    await repo.close()
+
+    by_hand = await definitions(url)
+    await execute(url, *(f"DROP TABLE {name}" for name in by_hand))
+    await upgrade(url)
+    assert await definitions(url) == by_hand
+
+
+async def definitions(url: str) -> dict[str, str]:
+    """How the database itself writes each table, with its indexes."""
+    if url.startswith("sqlite"):
+        rows = await execute(url, "SELECT tbl_name, sql FROM sqlite_master ORDER BY tbl_name, name")
+        names = {row[0] for row in rows if not row[0].startswith("sqlite")}
+        parts = {name: [str(sql).split() for n, sql in rows if n == name] for name in names}
+        return {name: " ".join(word for words in parts[name] for word in words) for name in names}
+    names = {row[0] for row in await execute(url, "SHOW TABLES")}
+    found = {name: str((await execute(url, f"SHOW CREATE TABLE {name}"))[0][1]) for name in names}
+    return {name: re.sub(r" AUTO_INCREMENT=\d+", "", sql) for name, sql in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("DROP TABLE t_report_inbox", "table t_report_inbox is missing"),
+        (
+            "ALTER TABLE t_cron_task DROP COLUMN task_desc",
+            "column t_cron_task.task_desc is missing",
+        ),
+        (
+            "ALTER TABLE t_cron_task ADD COLUMN theirs INT NOT NULL",
+            "column t_cron_task.theirs was added and has no default",
+        ),
+        (
+            "ALTER TABLE t_cron_task MODIFY task_name VARCHAR(20) COLLATE utf8mb4_bin NOT NULL",
+            "column t_cron_task.task_name is VARCHAR(20), not VARCHAR(256)",
+        ),
+        (
+            "ALTER TABLE t_cron_task MODIFY fire_count INT NULL",
+            "column t_cron_task.fire_count may be NULL",
+        ),
+        (
+            "DROP INDEX ix_execution_next_action ON t_task_execution",
+            "index ix_execution_next_action (next_action_at) of t_task_execution is missing",
+        ),
+        (
+            "DROP INDEX uk_execution_fire ON t_task_execution",
+            "index uk_execution_fire (task_id, fire_time, trigger_kind) of t_task_execution "
+            "is missing",
+        ),
+        (
+            "CREATE UNIQUE INDEX theirs ON t_cron_task (task_name)",
+            "index theirs (task_name) of t_cron_task was added",
+        ),
+    ],
+)
+async def test_tables_that_were_changed_are_told(
+    server_url: str, statement: str, told: str
+) -> None:
+    await upgrade(server_url)
+    await execute(server_url, statement)
+    found = await drift(server_url)
+    assert ([re.sub(" COLLATE [^ ,]+", "", one) for one in found.broken], found.extra) == (
+        [told],
+        (),
+    )
+    assert found.problem is not None
+    assert found.problem.code == "SCHEMA_MISMATCH"
+    assert told.partition(",")[0].partition(" is")[0] in found.problem.message
+
+
+async def test_what_was_added_beside_the_tables_is_told_and_does_no_harm(url: str) -> None:
+    await upgrade(url)
+    await execute(
+        url,
+        "CREATE TABLE theirs (id INT PRIMARY KEY)",
+        "CREATE INDEX ix_theirs ON t_cron_task (task_name)",
+        "ALTER TABLE t_cron_task ADD COLUMN theirs INT",
+    )
+    found = await drift(url)
+    assert found.problem is None
+    assert found.extra == (
+        "column t_cron_task.theirs was added",
+        "index ix_theirs (task_name) of t_cron_task was added",
+    )
+
+
+def test_db_check_exits_5_when_an_index_is_gone_and_says_which(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "crontask_cli", "db", command],
+            env=environment(tmp_path) | {"CRONTASK_STORE_URL": sqlite_url},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert run("upgrade").returncode == 0
+    with closing(sqlite3.connect(file_of(sqlite_url))) as raw:
+        raw.execute("CREATE INDEX ix_theirs ON t_cron_task (task_name)")
+        raw.commit()
+    fine = run("check")
+    assert fine.returncode == 0
+    assert "not made by crontask: index ix_theirs (task_name) of t_cron_task" in (
+        fine.stdout + fine.stderr
+    )
+    with closing(sqlite3.connect(file_of(sqlite_url))) as raw:
+        raw.execute("DROP INDEX ix_execution_next_action")
+        raw.commit()
+    bad = run("check")
+    assert bad.returncode == 5
+    assert "ix_execution_next_action (next_action_at) of t_task_execution is missing" in bad.stderr
+    assert "crontask db upgrade --sql" in bad.stderr
 
 
 @pytest.mark.requirement("X-T0")
@@ -243,19 +361,24 @@ async def test_a_wrong_password_is_not_worth_repeating(mariadb_server: MariaDb) 
 # -- the sessions of MySQL -------------------------------------------------------------------------
 
 
-async def test_a_session_of_mysql_is_set_up_as_the_design_says(mariadb_url: str) -> None:
-    runner = MySqlRunner(make_url(mariadb_url), 1)
+async def test_a_session_of_mysql_is_set_up_as_the_design_says(server_url: str) -> None:
+    runner = MySqlRunner(make_url(server_url), 1)
 
     def settings(conn: Connection) -> tuple[Any, ...]:
-        names = "@@tx_isolation, @@time_zone, @@innodb_lock_wait_timeout, @@wait_timeout"
-        return tuple(conn.exec_driver_sql(f"SELECT {names}").one())
+        # The name of the isolation differs between the servers and their versions.
+        [(_, isolation)] = conn.exec_driver_sql(
+            "SHOW SESSION VARIABLES WHERE variable_name IN "
+            "('tx_isolation', 'transaction_isolation')"
+        ).all()[:1]
+        names = "@@time_zone, @@innodb_lock_wait_timeout, @@wait_timeout"
+        return (isolation, *conn.exec_driver_sql(f"SELECT {names}").one())
 
     assert await runner.read(settings) == ("READ-COMMITTED", "+00:00", 5, 20)
     await runner.close()
 
 
-async def test_prepared_statements_stay_off(mariadb_url: str) -> None:
-    runner = MySqlRunner(make_url(mariadb_url), 1)
+async def test_prepared_statements_stay_off(server_url: str) -> None:
+    runner = MySqlRunner(make_url(server_url), 1)
 
     def size(conn: Connection) -> object:
         return conn.connection.driver_connection._stmt_cache_size  # type: ignore[union-attr]
@@ -264,11 +387,11 @@ async def test_prepared_statements_stay_off(mariadb_url: str) -> None:
     await runner.close()
 
 
-async def test_the_databases_clock_is_used_where_there_is_one(mariadb_url: str) -> None:
-    await upgrade(mariadb_url)
-    repo = await open_repo(mariadb_url, rules=RULES)
+async def test_the_databases_clock_is_used_where_there_is_one(server_url: str) -> None:
+    await upgrade(server_url)
+    repo = await open_repo(server_url, rules=RULES)
     horizon = await repo.horizon()
-    [(text,)] = await execute(mariadb_url, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)")
+    [(text,)] = await execute(server_url, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR)")
     assert horizon.now.tzinfo is not None
     assert horizon.now.isoformat(" ")[:26] < text
     await repo.close()

@@ -67,6 +67,12 @@ def test_an_error_is_one_block_with_code_field_hint_near_matches_and_example() -
     ] == block(error).splitlines()
 
 
+@pytest.mark.requirement("X-CLI")
+def test_a_hint_names_options_where_a_tool_has_arguments() -> None:
+    error = InvalidInput("x", hint="Give a later time, or delay_seconds, not cron_expr.")
+    assert "hint:    Give a later time, or --in, not --cron." in block(error)
+
+
 def test_what_was_not_foreseen_has_an_error_id_and_no_stack_trace() -> None:
     told = as_error(ZeroDivisionError("division by zero"))
     assert ("INTERNAL", 1) == (told.code, told.exit_code)

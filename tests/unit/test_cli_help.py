@@ -48,7 +48,7 @@ ALL = list(walk(cli))
 def test_the_commands_are_those_the_rule_lists() -> None:
     expected = (
         "serve worker mcp create update get list pause resume delete run preview next executions "
-        "cancel report import export db nodes doctor config demo agent"
+        "cancel report import export batch db nodes doctor config demo agent"
     )
     assert sorted(expected.split(" ")) == sorted(NAMES)
 

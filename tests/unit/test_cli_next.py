@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -60,7 +64,40 @@ def test_the_zone_of_the_expression_comes_before_the_option_and_that_is_said() -
         "--count", "1",
     )  # fmt: skip
     assert "2026-01-02T09:00:00+09:00\n" == done.stdout
-    assert "warning: the expression is in Asia/Tokyo, not UTC\n" == done.stderr
+    assert done.stderr.startswith("warning: the expression is in Asia/Tokyo, not UTC\n")
+
+
+@pytest.mark.requirement("X-CLI", "X-S7")
+def test_warnings_are_told_beside_the_instants() -> None:
+    words = ("* 9 * * *", "--tz", "UTC", "--after", "2026-01-01T00:00:00Z", "--count", "1")
+    warning = (
+        "warning: This fires every minute of the hours given, 60 times a day. For the full hour "
+        "only, write 0 9 * * *.\n"
+    )
+    plain = run(*words)
+    assert "2026-01-01T09:00:00+00:00\n" == plain.stdout
+    assert warning == plain.stderr
+    as_json = run(*words, "--json")
+    assert ["2026-01-01T09:00:00+00:00"] == json.loads(as_json.stdout)
+    assert warning == as_json.stderr
+
+
+@pytest.mark.requirement("X-CLI", "X-S7")
+def test_on_a_terminal_the_words_are_told_too() -> None:
+    ours, theirs = pty.openpty()
+    line = [sys.executable, "-m", "crontask_cli", "next", "0 9 * * 1-5", "--tz", "UTC"]
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    told = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert "fires at 09:00 on Monday to Friday (UTC)\r\n" == told
+    assert 5 == len(done.stdout.splitlines())
+
+
+@pytest.mark.requirement("X-CLI", "A2.1b")
+def test_an_after_that_comes_twice_is_warned_about() -> None:
+    done = run("0 9 * * *", "--tz", "America/New_York", "--after", "2026-11-01T01:30")
+    assert "warning: 2026-11-01 01:30:00 comes twice in America/New_York" in done.stderr
 
 
 def test_every_counts_from_after() -> None:

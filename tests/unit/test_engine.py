@@ -1,4 +1,7 @@
-"""Stories of one fire and of many, on several nodes, through the engine's passes."""
+"""Stories of one fire and of many, on several nodes, through the engine's passes.
+
+Here on the store in memory; ``tests/contract/test_engine_stories.py`` tells them on every store.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ import pytest
 
 from crontask_core.errors import CrontaskError, Unavailable
 from crontask_core.events import DatabaseClockJumped, ExecutionMoved, RowSetAside
-from crontask_core.model import ExecStatus, Rules, TaskStatus
+from crontask_core.model import ExecStatus, TaskStatus
 from crontask_core.ports import TaskRef
 from crontask_core.testing import MemoryLock, no_connection, respond, timeout
-from tests.world import AGENT, World
+from tests.world import NewWorld
 
 
 @pytest.mark.requirement("A6.1a", "A6.1b")
-async def test_a_one_off_is_called_once_with_the_stored_content_and_then_runs() -> None:
-    world = World()
+async def test_a_one_off_is_called_once_with_the_stored_content_and_then_runs(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     await world.node()
     await world.create("one", delay_seconds=10, task_content='查 CPA 🚀 {"game": "DNFM"}')
 
@@ -31,12 +36,12 @@ async def test_a_one_off_is_called_once_with_the_stored_content_and_then_runs() 
     assert (call.fire_count, call.attempt, call.schedule_type) == (1, 1, 1)
     (execution,) = await world.executions("one")
     assert execution.exec_status is ExecStatus.RUNNING
-    assert execution.task_run_id == "run-1-1-1"
+    assert execution.task_run_id == f"run-{call.task_id}-{execution.id}-1"
 
 
 @pytest.mark.requirement("A6.2r", "A2.2")
-async def test_a_reported_one_off_is_successful_and_its_task_completed() -> None:
-    world = World()
+async def test_a_reported_one_off_is_successful_and_its_task_completed(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     await world.create("one", delay_seconds=0)
     await world.run()
@@ -50,8 +55,10 @@ async def test_a_reported_one_off_is_successful_and_its_task_completed() -> None
 
 
 @pytest.mark.requirement("A6.3")
-async def test_an_agent_that_answers_503_twice_is_called_again_after_5_and_10_seconds() -> None:
-    world = World()
+async def test_an_agent_that_answers_503_twice_is_called_again_after_5_and_10_seconds(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     await world.node()
     task = await world.create("one", delay_seconds=0)
     world.agent.script(task.id, respond(503), respond(503))
@@ -73,8 +80,8 @@ async def test_an_agent_that_answers_503_twice_is_called_again_after_5_and_10_se
 
 
 @pytest.mark.requirement("A6.3")
-async def test_retries_that_are_spent_end_in_failed_with_the_reason() -> None:
-    world = World()
+async def test_retries_that_are_spent_end_in_failed_with_the_reason(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     task = await world.create("one", delay_seconds=0, max_retry=1, retry_interval_ms=1000)
     world.agent.script(task.id, no_connection(), no_connection())
@@ -89,8 +96,8 @@ async def test_retries_that_are_spent_end_in_failed_with_the_reason() -> None:
 
 
 @pytest.mark.requirement("A6.6")
-async def test_a_silent_agent_times_out_after_30_minutes() -> None:
-    world = World()
+async def test_a_silent_agent_times_out_after_30_minutes(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     await world.create("one", delay_seconds=0)
     await world.run()
@@ -104,8 +111,8 @@ async def test_a_silent_agent_times_out_after_30_minutes() -> None:
     assert execution.error_msg == "GA callback timeout, auto-marked"
 
 
-async def test_an_agent_that_reports_before_it_answers_is_believed() -> None:
-    world = World()
+async def test_an_agent_that_reports_before_it_answers_is_believed(new_world: NewWorld) -> None:
+    world = await new_world()
     node = await world.node()
     await world.create("one", delay_seconds=0)
     await node.engine.claim()
@@ -113,7 +120,9 @@ async def test_an_agent_that_reports_before_it_answers_is_believed() -> None:
 
     early = await world.tasks.report(
         attrs.evolve(
-            _report(execution.task_id, "run-1-1-1"), status="success", result="done already"
+            _report(execution.task_id, f"run-{execution.task_id}-{execution.id}-1"),
+            status="success",
+            result="done already",
         )
     )
     assert early.pending
@@ -130,8 +139,8 @@ def _report(task_id: int, run_id: str):
 
 
 @pytest.mark.requirement("A5.5")
-async def test_two_nodes_that_claim_at_once_make_one_execution() -> None:
-    world = World()
+async def test_two_nodes_that_claim_at_once_make_one_execution(new_world: NewWorld) -> None:
+    world = await new_world()
     one, two = await world.node(), await world.node()
     for n in range(20):
         await world.create(f"t{n}", delay_seconds=0)
@@ -145,8 +154,8 @@ async def test_two_nodes_that_claim_at_once_make_one_execution() -> None:
 
 
 @pytest.mark.requirement("A5.5")
-async def test_a_lock_that_grants_everybody_doubles_nothing() -> None:
-    world = World()
+async def test_a_lock_that_grants_everybody_doubles_nothing(new_world: NewWorld) -> None:
+    world = await new_world()
     held: dict[str, tuple[str, float]] = {}
     for name in "ab":
         lock = MemoryLock(held, name, world.clock.elapsed)
@@ -160,8 +169,10 @@ async def test_a_lock_that_grants_everybody_doubles_nothing() -> None:
     assert len(world.agent.calls) == 20
 
 
-async def test_a_killed_node_is_retired_by_observation_and_its_fire_goes_out_again() -> None:
-    world = World()
+async def test_a_killed_node_is_retired_by_observation_and_its_fire_goes_out_again(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     dead, _alive = await world.node(), await world.node()
     await world.create("one", delay_seconds=0)
     await dead.engine.claim()
@@ -177,8 +188,10 @@ async def test_a_killed_node_is_retired_by_observation_and_its_fire_goes_out_aga
     assert (execution.exec_status, execution.takeovers) == (ExecStatus.RUNNING, 1)
 
 
-async def test_a_frozen_node_that_wakes_sends_nothing_that_another_took_over() -> None:
-    world = World()
+async def test_a_frozen_node_that_wakes_sends_nothing_that_another_took_over(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     frozen, _alive = await world.node(), await world.node()
     await world.create("one", delay_seconds=0)
     await frozen.engine.claim()
@@ -197,8 +210,10 @@ async def test_a_frozen_node_that_wakes_sends_nothing_that_another_took_over() -
     assert frozen.engine.node.incarnation != "node-1#2"
 
 
-async def test_a_lost_commit_acknowledgement_of_a_claim_is_adopted_and_sent_once() -> None:
-    world = World()
+async def test_a_lost_commit_acknowledgement_of_a_claim_is_adopted_and_sent_once(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     node = await world.node()
     await world.create("one", delay_seconds=0)
     node.repo.fail_after_commit("claim")
@@ -212,8 +227,10 @@ async def test_a_lost_commit_acknowledgement_of_a_claim_is_adopted_and_sent_once
     assert (await world.executions("one"))[0].exec_status is ExecStatus.RUNNING
 
 
-async def test_a_lost_commit_acknowledgement_of_a_settle_changes_nothing() -> None:
-    world = World()
+async def test_a_lost_commit_acknowledgement_of_a_settle_changes_nothing(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     node = await world.node()
     await world.create("one", delay_seconds=0)
     await node.engine.claim()
@@ -229,8 +246,10 @@ async def test_a_lost_commit_acknowledgement_of_a_settle_changes_nothing() -> No
     assert (await world.executions("one"))[0].exec_status is ExecStatus.RUNNING
 
 
-async def test_one_outcome_that_cannot_be_written_does_not_stop_the_others() -> None:
-    world = World()
+async def test_one_outcome_that_cannot_be_written_does_not_stop_the_others(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     node = await world.node()
     for n in range(5):
         await world.create(f"t{n}", delay_seconds=0)
@@ -248,8 +267,10 @@ async def test_one_outcome_that_cannot_be_written_does_not_stop_the_others() -> 
 
 
 @pytest.mark.requirement("X-F2")
-async def test_one_users_backlog_does_not_starve_another_users_single_fire() -> None:
-    world = World()
+async def test_one_users_backlog_does_not_starve_another_users_single_fire(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     node = await world.node(concurrency=2)
     for n in range(30):
         await world.create(f"bulk-{n}", user="bulk", delay_seconds=0)
@@ -264,8 +285,10 @@ async def test_one_users_backlog_does_not_starve_another_users_single_fire() -> 
 
 
 @pytest.mark.requirement("A5.4")
-async def test_after_an_hour_without_nodes_a_one_off_is_skipped_and_a_cron_task_runs_once() -> None:
-    world = World()
+async def test_after_an_hour_without_nodes_a_one_off_is_skipped_and_a_cron_task_runs_once(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     await world.create("once", delay_seconds=60)
     await world.create("every", cron_expr="*/10 * * * *")
     world.clock.tick(3600 + 120)
@@ -285,8 +308,10 @@ async def test_after_an_hour_without_nodes_a_one_off_is_skipped_and_a_cron_task_
     assert [call.task_key for call in world.agent.calls] == ["every"]
 
 
-async def test_a_paused_task_keeps_no_secret_fire_due_work_is_recorded_as_cancelled() -> None:
-    world = World()
+async def test_a_paused_task_keeps_no_secret_fire_due_work_is_recorded_as_cancelled(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     await world.create("one", delay_seconds=10)
     world.clock.tick(20)
 
@@ -298,8 +323,8 @@ async def test_a_paused_task_keeps_no_secret_fire_due_work_is_recorded_as_cancel
 
 
 @pytest.mark.requirement("X-F5")
-async def test_a_task_that_keeps_failing_pauses_itself_when_asked_to() -> None:
-    world = World()
+async def test_a_task_that_keeps_failing_pauses_itself_when_asked_to(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     await world.create("bad", cron_expr="* * * * *", max_retry=0, pause_after_failures=2)
     world.agent.default = respond(400)
@@ -312,8 +337,8 @@ async def test_a_task_that_keeps_failing_pauses_itself_when_asked_to() -> None:
     assert len(world.agent.calls) == 2
 
 
-async def test_at_most_once_never_sends_again_what_may_have_arrived() -> None:
-    world = World()
+async def test_at_most_once_never_sends_again_what_may_have_arrived(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     task = await world.create("one", delay_seconds=0, delivery="at_most_once")
     world.agent.script(task.id, timeout())
@@ -328,8 +353,8 @@ async def test_at_most_once_never_sends_again_what_may_have_arrived() -> None:
 
 
 @pytest.mark.requirement("X-F1")
-async def test_a_dead_host_never_holds_the_last_slots() -> None:
-    world = World(attrs.evolve(Rules(default_callback_url=AGENT)))
+async def test_a_dead_host_never_holds_the_last_slots(new_world: NewWorld) -> None:
+    world = await new_world()
     node = await world.node(concurrency=10)
     for n in range(40):
         await world.create(f"dead-{n}", delay_seconds=0, callback_url="http://dead.example/x")
@@ -340,8 +365,10 @@ async def test_a_dead_host_never_holds_the_last_slots() -> None:
     assert 5 <= held <= 9
 
 
-async def test_a_jump_of_the_database_clock_pauses_claiming_until_two_samples_agree() -> None:
-    world = World()
+async def test_a_jump_of_the_database_clock_pauses_claiming_until_two_samples_agree(
+    new_world: NewWorld,
+) -> None:
+    world = await new_world()
     node = await world.node()
     await world.create("one", delay_seconds=30)
     world.clock.jump(3600)
@@ -355,8 +382,8 @@ async def test_a_jump_of_the_database_clock_pauses_claiming_until_two_samples_ag
 
 
 @pytest.mark.requirement("A5.2")
-async def test_a_node_that_stops_hands_back_what_it_did_not_send() -> None:
-    world = World()
+async def test_a_node_that_stops_hands_back_what_it_did_not_send(new_world: NewWorld) -> None:
+    world = await new_world()
     node = await world.node()
     await world.create("one", delay_seconds=0)
     await node.engine.claim()
@@ -375,8 +402,8 @@ async def test_a_node_that_stops_hands_back_what_it_did_not_send() -> None:
     assert len(world.agent.calls) == 1
 
 
-async def test_max_fires_ends_a_task_after_its_last_run_is_over() -> None:
-    world = World()
+async def test_max_fires_ends_a_task_after_its_last_run_is_over(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     await world.create("two", cron_expr="* * * * *", max_fires=2)
 
@@ -389,8 +416,8 @@ async def test_max_fires_ends_a_task_after_its_last_run_is_over() -> None:
     assert not first.last_fire
 
 
-async def test_overlap_skip_records_the_fire_that_found_its_task_busy() -> None:
-    world = World()
+async def test_overlap_skip_records_the_fire_that_found_its_task_busy(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     await world.create("slow", cron_expr="* * * * *", overlap_policy="skip")
 
@@ -402,8 +429,8 @@ async def test_overlap_skip_records_the_fire_that_found_its_task_busy() -> None:
     assert second.reason == "overlap: an earlier run of this task is still going"
 
 
-async def test_every_move_an_observer_hears_of_is_a_legal_one() -> None:
-    world = World()
+async def test_every_move_an_observer_hears_of_is_a_legal_one(new_world: NewWorld) -> None:
+    world = await new_world()
     await world.node()
     task = await world.create("one", delay_seconds=0)
     world.agent.script(task.id, respond(503))

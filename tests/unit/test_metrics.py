@@ -17,7 +17,10 @@ from crontask_adapters.metrics import (
     available,
     reason_class,
 )
+from crontask_core.batch_model import BatchAnswer, ReplyKind, RunStatus
 from crontask_core.events import (
+    BatchCallEnded,
+    BatchRunEnded,
     CallEnded,
     ClaimEnded,
     Event,
@@ -32,7 +35,8 @@ from crontask_core.events import (
 )
 from crontask_core.model import AttemptClass, ExecStatus, Execution
 from crontask_core.policy import Verdict
-from tests.event_samples import CALLING, EVENTS, PENDING, RUNNING, VERDICT, ended
+from crontask_core.policy.batches import NO_PROGRESS
+from tests.event_samples import BATCH_RUN, CALLING, EVENTS, PENDING, RUNNING, VERDICT, ended
 
 
 def samples(metrics: MetricsObserver) -> dict[str, float]:
@@ -82,6 +86,9 @@ def test_every_agreed_metric_has_its_name_and_labels() -> None:
         "db_retries_total": (),
         "loop_age_seconds": ("loop",),
         "batch_runs_total": ("task", "app", "status"),
+        "batch_calls_total": ("task", "app", "code"),
+        "batch_items_total": ("task", "app", "outcome"),
+        "batch_no_progress_total": ("task", "app"),
         "batch_consecutive_failures": ("task", "app"),
         "batch_backlog": ("task", "app"),
         "batch_oldest_pending_seconds": ("task", "app"),
@@ -207,7 +214,9 @@ def test_no_label_carries_a_user_a_key_or_a_url() -> None:
     names = {name for _, labels in COUNTED.values() for name in labels}
     names |= {name for _, labels, _ in OBSERVED.values() for name in labels}
     names |= {name for _, _, labels in READ.values() for name in labels}
-    assert names == {"outcome", "reason", "class", "status", "late", "state", "loop", "task", "app"}
+    assert names == {
+        "outcome", "reason", "class", "status", "late", "state", "loop", "task", "app", "code",
+    }  # fmt: skip
     metrics = MetricsObserver()
     moves = [ended(s, "x http://agent.example.com josetian daily") for s in ExecStatus]
     for event in [*EVENTS, *(ExecutionMoved(before=RUNNING, after=m, why="settle") for m in moves)]:
@@ -247,15 +256,37 @@ def test_what_is_now_is_read_when_somebody_looks() -> None:
         metrics.watch("users", lambda: 1.0)
 
 
-def test_settle_times_and_batch_runs_are_told_directly() -> None:
+def test_settle_times_are_told_directly() -> None:
     metrics = MetricsObserver()
     metrics.settle_took(0.25)
-    metrics.batch_run_ended("login_ip_risk", "lalu", "succeeded", 1.5)
+    assert samples(metrics)["crontask_settle_seconds_sum"] == 0.25
+
+
+@pytest.mark.requirement("B8")
+def test_batch_calls_and_runs_are_counted_by_job_and_app() -> None:
+    metrics = MetricsObserver()
+    answer = BatchAnswer(
+        kind=ReplyKind.OK, code="OK", claimed_count=5, processed_count=4, success_count=3,
+        failure_count=1,
+    )  # fmt: skip
+    metrics.on(BatchCallEnded(run=BATCH_RUN, answer=answer, seconds=0.1))
+    metrics.on(BatchRunEnded(run=BATCH_RUN, failures=0, warning=NO_PROGRESS))
+    taken_over = attrs.evolve(BATCH_RUN, status=RunStatus.ABANDONED)
+    metrics.on(BatchRunEnded(run=taken_over))
+    metrics.on(BatchRunEnded(run=taken_over, lost=True))
     found = samples(metrics)
-    assert found["crontask_settle_seconds_sum"] == 0.25
-    run = '{app="lalu",status="succeeded",task="login_ip_risk"}'
-    assert found[f"crontask_batch_runs_total{run}"] == 1.0
-    assert found['crontask_batch_duration_seconds_sum{app="lalu",task="login_ip_risk"}'] == 1.5
+    job = 'app="lalu"', 'task="login_ip_risk"'
+    assert found[f'crontask_batch_calls_total{{{job[0]},code="OK",{job[1]}}}'] == 1.0
+    items = {
+        outcome: found[f'crontask_batch_items_total{{{job[0]},outcome="{outcome}",{job[1]}}}']
+        for outcome in ("claimed", "processed", "success", "failure")
+    }
+    assert items == {"claimed": 5.0, "processed": 4.0, "success": 3.0, "failure": 1.0}
+    for status in ("succeeded", "abandoned"):
+        assert found[f'crontask_batch_runs_total{{{job[0]},status="{status}",{job[1]}}}'] == 1.0
+    assert found[f"crontask_batch_duration_seconds_sum{{{job[0]},{job[1]}}}"] == 0.24
+    assert found[f"crontask_batch_no_progress_total{{{job[0]},{job[1]}}}"] == 1.0
+    assert found["crontask_fence_lost_total"] == 1.0
 
 
 def test_two_observers_count_apart() -> None:

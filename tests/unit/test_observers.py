@@ -12,10 +12,18 @@ import attrs
 import pytest
 
 from crontask_adapters.observers import LogObserver, Observers, setup_logging
-from crontask_core.events import ClaimEnded, Event, ExecutionMoved, PassFailed, TaskChanged
+from crontask_core.batch_model import RunStatus
+from crontask_core.events import (
+    BatchRunEnded,
+    ClaimEnded,
+    Event,
+    ExecutionMoved,
+    PassFailed,
+    TaskChanged,
+)
 from crontask_core.model import ExecStatus, Task, TaskStatus
 from crontask_core.testing import RecordingObserver
-from tests.event_samples import CALLING, EVENTS, RUNNING, TASK, ended
+from tests.event_samples import BATCH_RUN, CALLING, EVENTS, RUNNING, TASK, ended
 
 
 @pytest.fixture
@@ -52,6 +60,11 @@ def test_each_event_is_one_line_with_time_level_and_name() -> None:
         ("row_set_aside", "error"),
         ("lock_unavailable", "warning"),
         ("database_clock_jumped", "error"),
+        ("node_outdated", "error"),
+        ("fires_recomputed", "info"),
+        ("batch_run_started", "debug"),
+        ("batch_call_ended", "warning"),
+        ("batch_run_ended", "info"),
     ]
     assert all(line["timestamp"].endswith("Z") for line in found)
 
@@ -121,35 +134,27 @@ def test_lines_under_the_level_are_left_out() -> None:
     assert [line["event"] for line in lines("error", *EVENTS)] == [
         "row_set_aside",
         "database_clock_jumped",
+        "node_outdated",
     ]
 
 
 @pytest.mark.usefixtures("loggers")
 def test_an_event_nobody_has_words_for_is_written_with_its_plain_fields() -> None:
     @attrs.frozen(kw_only=True)
-    class BatchRunEnded:
-        task_name: str
-        run_id: str
-        app_code: str
-        worker_id: str
-        duration_ms: int
-        claimed_count: int
-        processed_count: int
-        status: str
+    class ReportReceived:
+        name: str
+        count: int
         task: Task
 
-    event = BatchRunEnded(
-        task_name="login_ip_risk",
-        run_id="r1",
-        app_code="lalu",
-        worker_id="w1",
-        duration_ms=120,
-        claimed_count=100,
-        processed_count=99,
-        status="succeeded",
-        task=TASK,
-    )
-    (line,) = lines("info", event)  # type: ignore[arg-type]
+    (line,) = lines("info", ReportReceived(name="n", count=3, task=TASK))  # type: ignore[arg-type]
+    assert line.pop("timestamp")
+    assert line == {"level": "info", "event": "report_received", "name": "n", "count": 3}
+
+
+@pytest.mark.requirement("B8")
+@pytest.mark.usefixtures("loggers")
+def test_a_line_about_a_batch_run_has_the_eight_agreed_fields() -> None:
+    (line,) = lines("info", BatchRunEnded(run=BATCH_RUN, failures=0))
     assert line.pop("timestamp")
     assert line == {
         "level": "info",
@@ -162,7 +167,14 @@ def test_an_event_nobody_has_words_for_is_written_with_its_plain_fields() -> Non
         "claimed_count": 100,
         "processed_count": 99,
         "status": "succeeded",
+        "success_count": 0,
+        "failure_count": 0,
+        "batch_count": 0,
+        "reason": "",
+        "consecutive_failures": 0,
     }
+    failed = attrs.evolve(BATCH_RUN, status=RunStatus.TIMED_OUT)
+    assert lines("warning", BatchRunEnded(run=failed, failures=2))[0]["status"] == "timed_out"
 
 
 @pytest.mark.usefixtures("loggers")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from time import process_time
 from timeit import repeat
 
 import pytest
 
+from crontask_core import expressions, wall
 from crontask_core.errors import InvalidInput
 from crontask_core.schedule import (
     Cron,
@@ -20,6 +22,7 @@ from crontask_core.schedule import (
     latest_at_or_before,
     next_after,
     parse_cron,
+    schedule_warnings,
     shortest_gap,
     zone,
 )
@@ -318,3 +321,34 @@ def test_the_module_loads_neither_croniter_nor_tzdata_before_they_are_needed() -
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert "[]\n" == done.stdout
+
+
+@pytest.mark.requirement("X-S4")
+@pytest.mark.parametrize(
+    "expr",
+    [
+        "* * LW * */6",
+        "0 0 " + ",".join(f"{day}W" for day in range(1, 21)) + " * */6",
+        "0 0 */31 2 1#1,2#1,3#1,4#1,5#1,6#1,0#1",
+        "0 0 31W 2,4,6,9,11 1#5,2#5",
+        "0 0 29 2 1#5,2#5",
+        "CRON_TZ=America/" + "x" * 60 + " 0 9 * * *",
+        "*/" + "9" * 120 + " * * * *",
+        "9" * 100_000,
+    ],
+)
+def test_an_expression_made_to_hurt_is_read_and_warned_about_within_5_ms(expr: str) -> None:
+    def read() -> None:
+        wall._month_days.cache_clear()
+        wall._special_day.cache_clear()
+        expressions.parse_fields.cache_clear()
+        try:
+            schedule = parse_cron(expr, None, "UTC", NOW)
+        except InvalidInput:
+            return
+        next_after(schedule, NOW)
+        shortest_gap(schedule, NOW)
+        schedule_warnings(schedule, NOW)
+
+    read()
+    assert min(repeat(read, number=1, repeat=7, timer=process_time)) < 0.005

@@ -82,6 +82,26 @@ def test_the_day_extras_fire_on_the_days_they_name() -> None:
 
 
 @pytest.mark.requirement("X-S1")
+def test_the_day_extras_fire_where_other_libraries_go_wrong() -> None:
+    october = datetime(2023, 10, 1, tzinfo=UTC)
+    assert ["2023-10-31 05:00"] == fires("0 5 LW * *", 1, after=october)
+    july = datetime(2024, 7, 11, tzinfo=UTC)
+    assert ["2024-07-26 00:00"] == fires("0 0 * * 5L", 1, after=july)
+    assert ["2024-07-15 00:00", "2024-08-15 00:00"] == fires("0 0 15W * *", 2, after=july)
+
+
+@pytest.mark.requirement("X-S1")
+def test_weekday_names_and_numbers_are_the_same_days_and_both_0_and_7_are_sunday() -> None:
+    names = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+    for number, name in enumerate(names):
+        assert fires(f"30 7 * * {number}", 5) == fires(f"30 7 * * {name}", 5)
+        assert fires(f"30 7 * * {number}", 5) == fires(f"30 7 * * {name.upper()}", 5)
+    assert fires("30 7 * * 0", 5) == fires("30 7 * * 7", 5)
+    thursday = fires("30 7 * * 4", 1, after=datetime(2018, 2, 9, tzinfo=UTC))
+    assert ["2018-02-15 07:30"] == thursday
+
+
+@pytest.mark.requirement("X-S1")
 def test_the_nearest_weekday_stays_inside_its_month() -> None:
     july = datetime(2026, 7, 31, tzinfo=UTC)  # 1 August 2026 is a Saturday, 31 October too
     assert ["2026-08-03 00:00"] == fires("0 0 1W 8 *", 1, after=july)

@@ -71,6 +71,8 @@ DEFAULTS = {
     "retention.batch_runs_days": 7,
     "batch.slots": 10,
     "batch.grpc_health_port": 13007,
+    "batch.caller": "crontask",
+    "batch.owners": {},
     "batch.jobs": {},
 }
 

@@ -23,7 +23,7 @@ from crontask_adapters.sql.errors import is_duplicate
 from crontask_adapters.sql.rows import ATTEMPT, EXECUTION, INBOX, READY, TASK
 from crontask_adapters.sql.tx import Tx
 from crontask_core.errors import Unavailable
-from crontask_core.model import ExecStatus, Execution, ReadyFire, Task
+from crontask_core.model import ExecStatus, Execution, ReadyFire, Task, evolve
 from crontask_core.policy import NewFire, Writes
 
 __all__ = ["Applied", "apply", "merge"]
@@ -45,7 +45,7 @@ class Applied:
         """A new execution with its id; None when another stands under its key."""
         if execution.fire_id in self.taken:
             return None
-        return attrs.evolve(execution, id=self.ids[execution.fire_id])
+        return evolve(execution, id=self.ids[execution.fire_id])
 
 
 def apply(tx: Tx, writes: Writes) -> Applied:

@@ -8,6 +8,8 @@ one statement, and whoever sent several looks for the bad one.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from sqlalchemy import exc
 
@@ -16,6 +18,32 @@ from crontask_core.errors import CrontaskError, Unavailable
 __all__ = ["is_duplicate", "repeats", "translate"]
 
 _CHECK_URL = "Check store.url, and that the database answers."
+_LOGIN = (
+    "Correct the user or the password in store.url; in a URL the signs / ? # @ : are written "
+    "%2F %3F %23 %40 %3A."
+)
+_RIGHTS = (
+    "Give the user of store.url its rights: GRANT SELECT, INSERT, UPDATE, DELETE ON DATABASE.* TO "
+    "USER (for `crontask db upgrade` also CREATE, ALTER, INDEX, DROP)."
+)
+_READ_ONLY = "It takes no writes: point store.url at the server that does."
+_ROOM = "Raise max_connections on the server, or lower store.pool_size."
+_DISK = "Free some space on the database's disk."
+_HOST = "Check the host and the port in store.url, and that the server runs."
+_HINTS: Mapping[int, str] = MappingProxyType(
+    {
+        **dict.fromkeys((1045, 1251, 1698), _LOGIN),
+        **dict.fromkeys((1044, 1142, 1143, 1227), _RIGHTS),
+        **dict.fromkeys((1290, 1792, 1836), _READ_ONLY),
+        **dict.fromkeys((1040, 1203, 1226), _ROOM),
+        **dict.fromkeys((3, 1021, 1114), _DISK),
+        **dict.fromkeys((2002, 2003), _HOST),
+        1049: "Correct the database's name in store.url, or make it: "
+        "CREATE DATABASE NAME CHARACTER SET utf8mb4.",
+        1130: "The server lets nobody in from this host: make the user of store.url 'USER'@'%'.",
+    }
+)
+"""What to do about a number, where more can be said than to look at store.url."""
 
 _MYSQL_REPEAT = frozenset({1205, 1213, 1020})
 """Lock wait time-out, deadlock, record changed: rolled back, the same work may be repeated."""
@@ -132,17 +160,18 @@ def _from_sqlite(error: sqlite3.Error) -> CrontaskError:
 def _from_mysql(code: int, text: str) -> CrontaskError:
     if code in _MYSQL_REPEAT:
         return Unavailable(f"the database is busy ({code}: {text})", retryable=True)
+    hint = _HINTS.get(code, _CHECK_URL)
     if code in _MYSQL_LOST:
-        return _lost(f"the database cannot be used now ({code}: {text})")
+        return _lost(f"the database cannot be used now ({code}: {text})", hint)
     if code in _MYSQL_REFUSED:
-        return Unavailable(f"the database refuses us ({code}: {text})", hint=_CHECK_URL)
+        return Unavailable(f"the database refuses us ({code}: {text})", hint=hint)
     if code in _MYSQL_SCHEMA:
         return _mismatch(f"{code}: {text}")
     return CrontaskError(f"the database says {code}: {text}", code="INTERNAL")
 
 
-def _lost(message: str) -> Unavailable:
-    return Unavailable(message, hint=_CHECK_URL, retryable=True)
+def _lost(message: str, hint: str = _CHECK_URL) -> Unavailable:
+    return Unavailable(message, hint=hint, retryable=True)
 
 
 def _mismatch(text: str) -> Unavailable:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 import attrs
-from sqlalchemy import delete, func, select
+from sqlalchemy import Select, delete, func, select
 
 from crontask_adapters.sql import schema
 from crontask_adapters.sql.apply import Applied, apply
@@ -21,6 +21,7 @@ from crontask_adapters.sql.tx import (
     queue_view,
     tasks_by_id,
 )
+from crontask_adapters.sql.zone_sql import data_of
 from crontask_core.model import ExecStatus, Execution, OverlapPolicy, Task
 from crontask_core.policy import (
     ClaimPlan,
@@ -32,6 +33,7 @@ from crontask_core.policy import (
     plan_settle,
     plan_sweep,
 )
+from crontask_core.policy.versions import ScheduleData
 from crontask_core.ports import Begin, Claimed, Horizon, Moved, Swept
 
 __all__ = ["begin", "claim", "due", "horizon", "mine", "settle", "sweep"]
@@ -104,11 +106,15 @@ def claim(
     slots: int,
     capped_hosts: Collection[str] = (),
     only: Collection[int] | None = None,
+    data: ScheduleData | None = None,
 ) -> Claimed:
     """``Repo.claim`` (DESIGN 3.1): one handful of statements for the whole batch."""
     tasks = _lock_due(tx, limit, only)
     if not tasks:
         return Claimed(now=tx.now)
+    seen = data_of(tx).seen if data is not None else None
+    if data is not None and seen is not None and data.older_than(seen):
+        return Claimed(now=tx.now, newer=seen)
     queue = queue_view(tx, {task.user_id for task in tasks})
     busy = _busy(tx, [t.id for t in tasks if t.overlap_policy is OverlapPolicy.SKIP])
     plan = plan_claim(tasks, busy, queue, slots, node, tx.now, tx.rules, capped_hosts)
@@ -146,7 +152,8 @@ def _busy(tx: Tx, task_ids: Sequence[int]) -> set[int]:
         query = select(_E.c.task_id).where(
             among(_E.c.task_id, part), _E.c.next_action_at.is_not(None)
         )
-        found.update(row.task_id for row in tx.rows(query.distinct()))
+        query = indexed(query.distinct(), _E, "ix_execution_task_action")
+        found.update(row.task_id for row in tx.rows(query))
     return found
 
 
@@ -172,8 +179,8 @@ def begin(tx: Tx, node: str, slots: int, capped_hosts: Collection[str] = ()) -> 
     )
     if capped_hosts:
         query = query.where(_R.c.callback_host.not_in(sorted(capped_hosts)))
-    locked = tx.lock(indexed(query, _R, "ix_ready_queue").limit(slots), skip=True)
-    ids = [row.execution_id for row in tx.rows(locked)]
+    in_order = indexed(query, _R, "ix_ready_queue")
+    ids = _lock_places(tx, in_order, slots) if not capped_hosts else _pass_over(tx, in_order, slots)
     rows = _lock_pairs(tx, ids)
     if len(rows) < len(ids):
         _forget_gone(tx, ids)
@@ -182,6 +189,24 @@ def begin(tx: Tx, node: str, slots: int, capped_hosts: Collection[str] = ()) -> 
     more = len(ids) == slots and bool(tx.rows(query.limit(1)))
     ended = tuple(execution for execution, _ in begun.ended)
     return Begin(now=tx.now, started=begun.started, ended=ended, more=more)
+
+
+def _lock_places(tx: Tx, query: Select[int], slots: int) -> list[int]:
+    """The first places of the queue that are free, locked."""
+    return [row.execution_id for row in tx.rows(tx.lock(query.limit(slots), skip=True))]
+
+
+def _pass_over(tx: Tx, query: Select[int], slots: int) -> list[int]:
+    """``_lock_places`` under a condition. MariaDB keeps locked what a condition throws out, which
+    is all that waits for a dead host: so the places are looked for first, and locked by number."""
+    ids: list[int] = []
+    for part in chunks([row.execution_id for row in tx.rows(query.limit(slots * 4))], slots):
+        places = select(_R.c.execution_id).where(among(_R.c.execution_id, part))
+        free = {row[0] for row in tx.rows(tx.lock(indexed(places, _R), skip=True))}
+        ids += [number for number in part if number in free][: slots - len(ids)]
+        if len(ids) == slots:
+            break
+    return ids
 
 
 def _lock_pairs(tx: Tx, ids: Sequence[int]) -> list[tuple[Execution, Task]]:

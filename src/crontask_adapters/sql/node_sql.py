@@ -145,9 +145,11 @@ def stale_tasks(tx: Tx, before: datetime, limit: int) -> list[int]:
 
 
 def prune_tasks(tx: Tx, ids: Sequence[int], before: datetime) -> int:
-    """Delete these tasks if they still are over, and early reports nobody asked for."""
+    """Delete these tasks if they still are over, early reports nobody asked for, and nodes that
+    were retired long ago: each heartbeat of each node reads them all."""
     notes = schema.inbox
     tx.conn.execute(delete(notes).where(notes.c.expires_at <= tx.now))
+    tx.conn.execute(delete(_N).where(_N.c.retired_at < before))
     gone = _lock_ids(tx, select(_T.c.id).where(*_over(before)), _T, ids)
     delete_rows(tx.conn, _T.c.id, gone)
     return len(gone)

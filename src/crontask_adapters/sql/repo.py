@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -9,14 +10,15 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from crontask_adapters.clock import utcnow
 from crontask_adapters.ids import installation_id
-from crontask_adapters.sql import fire_sql, node_sql, reads, report_sql, task_sql
+from crontask_adapters.sql import fire_sql, node_sql, reads, report_sql, task_sql, zone_sql
 from crontask_adapters.sql.dialect import skips_locked
 from crontask_adapters.sql.runner import MySqlRunner, Runner, SqliteRunner, make_runner
 from crontask_adapters.sql.tx import Terms, Tx
 from crontask_adapters.sql.upgrade import SchemaState, ready_state, upgrade_in_place
-from crontask_core.errors import CrontaskError
+from crontask_core.errors import CrontaskError, Unavailable
 from crontask_core.model import Attempt, Execution, NodeRow, Report, Rules, Task
 from crontask_core.policy import EditResult, Outcome, ReportResult, Settled
+from crontask_core.policy.versions import DataState, ScheduleData
 from crontask_core.ports import (
     Added,
     Begin,
@@ -29,6 +31,7 @@ from crontask_core.ports import (
     Moved,
     Page,
     Pruned,
+    Recomputed,
     Repo,
     Swept,
     TaskFilter,
@@ -41,6 +44,8 @@ __all__ = ["SqlRepo", "open_repo"]
 P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger("crontask.store")
+_FIRST_ANSWER = 8.0
+"""Seconds until whatever listens at store.url is taken for no database."""
 
 
 async def open_repo(
@@ -63,7 +68,7 @@ async def open_repo(
         if isinstance(runner, SqliteRunner):
             state = await runner.write(upgrade_in_place)
         else:
-            state = await runner.write(ready_state)
+            state = await _first(runner)
             skip_locked = skip_locked and await _skips(runner)
         if state.warning:
             _log.warning("%s", state.warning)
@@ -75,6 +80,21 @@ async def open_repo(
         await runner.close()
         raise
     return repo
+
+
+async def _first(runner: MySqlRunner) -> SchemaState:
+    """The first question. Something else than a database may listen there, and say nothing."""
+    try:
+        async with asyncio.timeout(_FIRST_ANSWER):
+            return await runner.write(ready_state)
+    except TimeoutError:
+        raise Unavailable(
+            f"the database gave no answer within {_FIRST_ANSWER:g} s",
+            field="store.url",
+            hint="Check that host and port in store.url are those of a MySQL or MariaDB server, "
+            "and that it is not frozen or overloaded.",
+            retryable=True,
+        ) from None
 
 
 async def _skips(runner: MySqlRunner) -> bool:
@@ -169,8 +189,9 @@ class SqlRepo:
         *,
         capped_hosts: Collection[str] = (),
         only: Collection[int] | None = None,
+        data: ScheduleData | None = None,
     ) -> Claimed:
-        return await self._write(fire_sql.claim, node, limit, slots, capped_hosts, only)
+        return await self._write(fire_sql.claim, node, limit, slots, capped_hosts, only, data)
 
     async def begin(self, node: str, slots: int, *, capped_hosts: Collection[str] = ()) -> Begin:
         return await self._write(fire_sql.begin, node, slots, capped_hosts)
@@ -201,6 +222,16 @@ class SqlRepo:
         return await self._write(node_sql.retire, seen, why)
 
     # -- upkeep --------------------------------------------------------------------------------
+    async def data_state(self) -> DataState:
+        return await self._read(zone_sql.data_of)
+
+    async def recompute(self, data: ScheduleData, limit: int) -> Recomputed:
+        """``Repo.recompute``. Nearly always nothing is to be written, and that is seen unlocked."""
+        state = await self.data_state()
+        if zone_sql.is_settled(state, data):
+            return Recomputed(before=state, state=state)
+        return await self._write(zone_sql.recompute, data, limit)
+
     async def prune(
         self, executions_before: datetime, tasks_before: datetime, limit: int
     ) -> Pruned:

@@ -158,7 +158,8 @@ def _named(tx: Tx, reports: Sequence[Report]) -> set[int]:
 def _runs(tx: Tx, pairs: set[Pair]) -> dict[Pair, set[int]]:
     """The executions that have each run id of a task, in themselves or in one of their calls."""
     found: dict[Pair, set[int]] = {}
-    for part in chunks(sorted(pair for pair in pairs if pair[1])):
+    # Two lists in one index are looked up in every combination: 20 by 20 at most.
+    for part in chunks(sorted(pair for pair in pairs if pair[1]), 20):
         tasks = sorted({task_id for task_id, _ in part})
         runs = sorted({run_id for _, run_id in part})
         direct = select(_E.c.id, _E.c.task_id, _E.c.task_run_id).where(

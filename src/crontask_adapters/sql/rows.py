@@ -34,10 +34,19 @@ class Shape(Generic[M]):
         self.values = attrgetter(*self.names)
         # Made once: to list thirty columns costs more than to run the statement.
         self.query: Select[Any] = select(*self.columns)
+        self._rest = {f.name: f.default for f in fields if f.name in left_out}
+        self._open = not hasattr(model, "__slots__")
 
     def load(self, row: Sequence[Any]) -> M:
         """The model value of a row selected as ``columns``."""
-        return self.model(**dict(zip(self.names, row, strict=False)))
+        given = zip(self.names, row, strict=False)
+        if not self._open:
+            return self.model(**dict(given))
+        # The two rows of every fire: past the generated __init__, which checks nothing here.
+        made = object.__new__(self.model)
+        made.__dict__.update(self._rest)
+        made.__dict__.update(given)
+        return made
 
     def diff(self, read: M, wanted: M) -> dict[str, Any]:
         """The columns that differ, with the values wanted."""

@@ -71,6 +71,7 @@ def make_runner(url: str, pool_size: int = 20) -> SqliteRunner | MySqlRunner:
     if parsed.get_backend_name() == "sqlite":
         return SqliteRunner(parsed)
     if parsed.get_backend_name() in ("mysql", "mariadb"):
+        _refuse_charset(parsed)
         return MySqlRunner(parsed, pool_size)
     raise ConfigError(
         f"store.url names {parsed.get_backend_name()}, which is not supported",
@@ -78,6 +79,16 @@ def make_runner(url: str, pool_size: int = 20) -> SqliteRunner | MySqlRunner:
         hint="Use sqlite:///FILE or mysql+asyncmy://USER:PASSWORD@HOST/DATABASE.",
         example="sqlite:///crontask.db",
     )
+
+
+def _refuse_charset(url: URL) -> None:
+    charset = url.query.get("charset", "utf8mb4")
+    if charset != "utf8mb4":
+        raise ConfigError(
+            f"store.url asks for the character set {charset}, which cannot hold every text",
+            field="store.url",
+            hint="Leave charset= out of it: utf8mb4 is used.",
+        )
 
 
 # -- SQLite ------------------------------------------------------------------------------------

@@ -50,8 +50,10 @@ __all__ = [
     "TABLES",
     "VERSION_TABLE",
     "attempts",
+    "batch_runs",
     "executions",
     "inbox",
+    "leases",
     "meta",
     "metadata",
     "nodes",
@@ -59,7 +61,7 @@ __all__ = [
     "tasks",
 ]
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision this code knows; equal to alembic's head (a test holds them together)."""
 SCHEMA_CODE = 1
 """The level of this code. A schema whose ``min_code`` is above it is refused (DESIGN 5)."""
@@ -246,6 +248,43 @@ meta = _table(
     _col("name", key_text(64)),
     _col("value", big_text()),
     PrimaryKeyConstraint("name"),
+)
+
+# Seed B's two tables keep its names, of columns and of indexes.
+leases = _table(
+    "cron_task_leases",
+    _col("task_name", key_text(96)),
+    _col("app_code", key_text(32)),
+    _col("owner_node_id", key_text(128)),
+    _col("lease_until_ms", counter()),
+    _col("updated_at_ms", counter()),
+    _col("epoch", counter()),
+    _col("next_run_at_ms", counter()),
+    _col("failures", Integer()),
+    _col("paused", Boolean()),
+    PrimaryKeyConstraint("task_name", "app_code"),
+    Index("idx_cron_task_leases_expire", "lease_until_ms"),
+)
+
+batch_runs = _table(
+    "cron_task_runs",
+    _col("run_id", key_text(96)),
+    _col("task_name", key_text(96)),
+    _col("app_code", key_text(32)),
+    _col("owner_node_id", key_text(128)),
+    _col("status", key_text(32)),
+    _col("claimed_count", Integer()),
+    _col("processed_count", Integer()),
+    _col("success_count", Integer()),
+    _col("failure_count", Integer()),
+    _col("batch_count", Integer()),
+    _col("started_at_ms", counter()),
+    _maybe("finished_at_ms", counter()),
+    _col("duration_ms", counter()),
+    _col("error_message", Note(512)),
+    PrimaryKeyConstraint("run_id"),
+    Index("idx_cron_task_runs_task_time", "task_name", "app_code", "started_at_ms"),
+    Index("idx_cron_task_runs_status", "status", "started_at_ms"),
 )
 
 TABLES = tuple(table.name for table in metadata.sorted_tables)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, column, inspect, make_url, select, table
 
 from crontask_adapters.sql import schema
 from crontask_adapters.sql.errors import translate
+from crontask_adapters.sql.fitness import texts_of, too_old
 from crontask_adapters.sql.runner import SqliteRunner, Work, make_runner, mysql_engine
 from crontask_core.errors import Unavailable
 
@@ -31,7 +32,7 @@ __all__ = [
     "upgrade_in_place",
 ]
 
-_KNOWN = ("0001",)
+_KNOWN = ("0001", "0002")
 """Every revision this code knows, oldest first."""
 _LOCK = "crontask:schema"
 _LOCK_SECONDS = 60
@@ -47,6 +48,8 @@ class SchemaState:
     head: str = schema.HEAD
     min_code: int = 0
     foreign: tuple[str, ...] = ()
+    charset: str = ""
+    recoded: tuple[str, ...] = ()
 
     @property
     def current(self) -> bool:
@@ -61,12 +64,18 @@ class SchemaState:
     @property
     def warning(self) -> str:
         """What an operator should know although the store can be used; "" for nothing."""
-        if not self.newer:
-            return ""
-        return (
-            f"the database schema ({self.revision}) is newer than this crontask "
-            f"({self.head}); it can be used, but upgrade crontask soon"
-        )
+        told = []
+        if self.newer:
+            told.append(
+                f"the database schema ({self.revision}) is newer than this crontask "
+                f"({self.head}); it can be used, but upgrade crontask soon"
+            )
+        if self.charset not in ("", "utf8mb4"):
+            told.append(
+                f"the database of store.url makes new tables in {self.charset}; crontask's own are "
+                "utf8mb4 all the same (to change it: ALTER DATABASE NAME CHARACTER SET utf8mb4)"
+            )
+        return "; ".join(told)
 
     @property
     def problem(self) -> Unavailable | None:
@@ -86,8 +95,16 @@ class SchemaState:
             have = self.revision or "no tables of crontask"
             return _mismatch(
                 f"the database has {have}, this version needs schema {self.head}",
-                f"Run `{_UPGRADE}`.",
+                f"Run `{_UPGRADE}`; or correct store.url, if that is not the database meant.",
                 _UPGRADE,
+            )
+        if self.recoded:
+            first = self.recoded[0]
+            return _mismatch(
+                f"texts in {', '.join(self.recoded)} are not stored as utf8mb4_bin: some would be "
+                "lost, and keys would no longer be compared by bytes",
+                "Change each of these tables of store.url back, with the nodes stopped.",
+                f"ALTER TABLE {first} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
             )
         return None
 
@@ -98,17 +115,22 @@ def _mismatch(message: str, hint: str, example: str = "") -> Unavailable:
 
 # -- for a store that is open ------------------------------------------------------------------
 def state_of(conn: Connection) -> SchemaState:
-    """Look at the schema, changing nothing."""
+    """Look at the schema, changing nothing. Raises Unavailable for a server that is too old."""
+    old = too_old(conn.dialect)
+    if old is not None:
+        raise old
     names = set(inspect(conn).get_table_names())
+    charset, recoded = texts_of(conn, names)
     if schema.VERSION_TABLE not in names:
-        return SchemaState(foreign=tuple(sorted(names & set(schema.TABLES))))
+        foreign = tuple(sorted(names & set(schema.TABLES)))
+        return SchemaState(foreign=foreign, charset=charset)
     versions = table(schema.VERSION_TABLE, column("version_num"))
     revision = conn.execute(select(versions.c.version_num)).scalar_one_or_none() or ""
     level = 0
     if schema.meta.name in names:
         query = select(schema.meta.c.value).where(schema.meta.c.name == "min_code")
         level = int(conn.execute(query).scalar_one_or_none() or 0)
-    return SchemaState(revision=str(revision), min_code=level)
+    return SchemaState(revision=str(revision), min_code=level, charset=charset, recoded=recoded)
 
 
 def ready_state(conn: Connection) -> SchemaState:

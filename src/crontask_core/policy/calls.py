@@ -72,11 +72,12 @@ class AnswerKind(StrEnum):
 class Answer:
     """What came back from one call, unjudged.
 
-    ``kind``: RESPONSE with ``status`` 100 to 599, ``body`` (at most 64 KB, undecoded) and
-    ``retry_after`` (the header as sent, "" for none); TIMEOUT, BROKEN (reset or half an answer):
-    the request may have arrived; CONNECT (no connection, DNS included), TLS (a certificate that
-    does not verify), REFUSED (an address the guard forbids), UNSENT (given back before the socket
-    was written): it did not. ``error`` says in words what happened, without secrets.
+    ``kind``: RESPONSE with ``status`` 100 to 599, ``body`` (at most 64 KB, undecoded),
+    ``retry_after`` (the header as sent, "" for none) and maybe a note in ``error``; TIMEOUT, BROKEN
+    (reset or half an answer): the request may have arrived; CONNECT (no connection, DNS included),
+    TLS (a certificate that does not verify), REFUSED (an address the guard forbids), UNSENT (given
+    back before the socket was written): it did not. ``error`` says in words what happened, without
+    secrets.
     """
 
     kind: AnswerKind
@@ -103,9 +104,13 @@ class Verdict:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """A finished call, on its way into the store. ``verdict`` None: handed back unsent."""
+    """A finished call, on its way into the store. ``verdict`` None: handed back unsent.
+
+    ``fire_id``, when given, must be the execution's: a database that failed over may give the
+    number of a lost execution to another fire."""
 
     execution_id: int
+    fire_id: str = ""
     task_id: int
     fence: int
     started_at: datetime
@@ -153,7 +158,7 @@ def _judge_response(answer: Answer, attempt: int, now: datetime, rules: Rules) -
             outcome=AttemptClass.ACCEPTED,
             http_status=status,
             task_run_id=run_id,
-            warning=warning,
+            warning="; ".join(note for note in (warning, answer.error) if note),
             answer=text,
         )
     reason = f"the agent answered HTTP {status}"
@@ -170,6 +175,8 @@ def _judge_response(answer: Answer, attempt: int, now: datetime, rules: Rules) -
         )
     if 300 <= status < 400:
         reason += ": redirects are not followed"
+    if answer.error:
+        reason += f" ({answer.error})"
     return Verdict(
         outcome=AttemptClass.FINAL, http_status=status, reason=reason, answer=text, arrived=False
     )
@@ -346,6 +353,9 @@ def plan_settle(
     settled: list[Settled] = []
     again: list[tuple[Execution, Task]] = []
     for outcome, execution, task in rows:
+        if outcome.fire_id not in ("", execution.fire_id):
+            settled.append(Settled(before=execution, after=execution, lost=True))
+            continue
         done = _settle_one(outcome, execution, task, node, now, rules)
         if outcome.verdict is not None:
             writes.attempts.append(_attempt(outcome, outcome.verdict, node))
@@ -378,7 +388,7 @@ def _take_note(writes: Writes, done: Settled, note: InboxReport | None, now: dat
     # A run whose node lost its fence is a run all the same: its early report counts.
     from crontask_core.policy.reports import apply_inbox
 
-    if note is None:
+    if note is None or done.after.exec_status is ExecStatus.SKIPPED:
         return done
     writes.inbox_done.add((note.task_id, note.task_run_id))
     return attrs.evolve(done, after=apply_inbox(done.after, note, now), reported=True)

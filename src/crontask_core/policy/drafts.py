@@ -126,10 +126,10 @@ def number(value: float, field: str, low: float, high: float, example: str) -> f
     """``value`` within [low, high]. Raises InvalidInput."""
     if not low <= value <= high:
         raise InvalidInput(
-            f"{field} must be between {low:g} and {high:g}",
+            f"{field} must be between {low:.15g} and {high:.15g}",
             field=field,
             received=value,
-            hint=f"Give a number from {low:g} to {high:g}.",
+            hint=f"Give a number from {low:.15g} to {high:.15g}.",
             example=example,
         )
     return value

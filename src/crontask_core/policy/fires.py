@@ -139,6 +139,8 @@ def _latest_due(task: Task, schedule: Schedule, due: datetime, now: datetime) ->
         return due
     until = min(now, task.end_at) if task.end_at else now
     found = latest_at_or_before(schedule, until)
+    if found is None and task.schedule_type is ScheduleType.CRON:
+        raise ValueError(f"no date ever matches {task.cron_expr}")
     # The stored instant is binding even when newer zone data would no longer compute it.
     return found if found is not None and found > due else due
 

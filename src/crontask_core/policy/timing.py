@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import TypeGuard
 
 import attrs
 
@@ -80,7 +81,9 @@ def draft_timing(new: NewTask, now: datetime, rules: Rules) -> Timing:
     if new.end_at is not None:
         end_at, notes = parse_instant(new.end_at, zone, now, "end_at")
         warnings += notes
-    return _finish(schedule, zone, end_at, new.max_fires, now, rules, warnings)
+    timing = _finish(schedule, zone, end_at, new.max_fires, now, warnings)
+    _not_too_often(schedule, kind, now, rules)
+    return timing
 
 
 def redraft_timing(task: Task, given: Mapping[str, object], now: datetime, rules: Rules) -> Timing:
@@ -125,31 +128,39 @@ def _kind(new: NewTask) -> ScheduleType:
                 received=new.schedule_type,
                 hint="1 with trigger_time or delay_seconds, 2 with cron_expr, 3 with "
                 "interval_seconds.",
-                example="2",
+                example=str(min(_kinds(new), default=ScheduleType.CRON).value),
             )
         return ScheduleType(new.schedule_type)
-    kinds = {kind for name, kind in _OWNER.items() if getattr(new, name) is not None}
+    kinds = _kinds(new)
     if len(kinds) != 1:
         raise InvalidInput(
-            "schedule_type is missing" if not kinds else "fields of several schedules are given",
-            code="MISSING_ARGUMENT" if not kinds else "INVALID_ARGUMENT",
-            field="schedule_type",
+            "fields of several schedules are given" if kinds else "no schedule is given",
+            code="INVALID_ARGUMENT" if kinds else "MISSING_ARGUMENT",
+            field="schedule_type" if kinds else "cron_expr",
             hint="Give exactly one of trigger_time, delay_seconds, cron_expr, interval_seconds.",
-            example="2",
+            example="" if kinds else _EXAMPLE[ScheduleType.CRON][1],
         )
     return kinds.pop()
+
+
+def _kinds(new: NewTask) -> set[ScheduleType]:
+    """The kinds of schedule that the given fields belong to."""
+    return {kind for name, kind in _OWNER.items() if getattr(new, name) is not None}
 
 
 def _no_strangers(new: NewTask, kind: ScheduleType) -> None:
     """Fields of another kind are refused, not ignored (A2.1a)."""
     for name, owner in _OWNER.items():
         if owner is not kind and getattr(new, name) is not None:
+            alone = _kinds(new) == {owner}
             raise InvalidInput(
                 f"{name} does not belong to schedule_type {kind.value}",
-                field=name,
-                received=getattr(new, name),
-                hint=f"Leave out {name}, or set schedule_type to {owner.value}.",
-                example=str(owner.value),
+                field="schedule_type" if alone else name,
+                received=kind.value if alone else getattr(new, name),
+                hint=f"Leave out {name}, or set schedule_type to {owner.value}."
+                if alone
+                else f"Leave out {name}.",
+                example=str(owner.value) if alone else "",
             )
     if kind is ScheduleType.ONCE:
         for name in ("end_at", "max_fires"):
@@ -171,13 +182,13 @@ def _no_strangers(new: NewTask, kind: ScheduleType) -> None:
             hint=f"Give exactly one of {' and '.join(_VALUE[kind])}."
             if len(_VALUE[kind]) > 1
             else f"Add {field}.",
-            example=example,
+            example="" if given else example,
         )
 
 
 def _moment(new: NewTask, zone: str, now: datetime, warnings: list[str]) -> datetime:
     if new.delay_seconds is not None:
-        if not 0 <= new.delay_seconds <= _TEN_YEARS:
+        if not _is_number(new.delay_seconds) or not 0 <= new.delay_seconds <= _TEN_YEARS:
             raise InvalidInput(
                 "delay_seconds must be between 0 and ten years",
                 field="delay_seconds",
@@ -203,9 +214,14 @@ def _moment(new: NewTask, zone: str, now: datetime, warnings: list[str]) -> date
     return at
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    """Python callers are not type-checked when they run."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _interval(new: NewTask) -> timedelta:
-    seconds = float(new.interval_seconds or 0)
-    if not 0.001 <= seconds <= _TEN_YEARS:
+    seconds = new.interval_seconds
+    if not _is_number(seconds) or not 0.001 <= seconds <= _TEN_YEARS:
         raise InvalidInput(
             "interval_seconds must be above 0 and at most ten years",
             field="interval_seconds",
@@ -222,7 +238,6 @@ def _finish(
     end_at: datetime | None,
     max_fires: int | None,
     now: datetime,
-    rules: Rules,
     warnings: list[str],
 ) -> Timing:
     first = schedule.at if isinstance(schedule, Once) else next_after(schedule, now)
@@ -234,10 +249,11 @@ def _finish(
             hint="Give an end_at after the first fire."
             if end_at
             else "Give a schedule that fires.",
-            example=(now + timedelta(days=30)).isoformat(timespec="seconds") if end_at else "",
+            example=(first or now + timedelta(days=30)).isoformat(timespec="seconds")
+            if end_at
+            else "0 9 * * 1-5",
         )
     _positive(max_fires)
-    _not_too_often(schedule, now, rules)
     every = schedule if isinstance(schedule, Every) else None
     return Timing(
         schedule_type=ScheduleType.ONCE
@@ -273,20 +289,33 @@ def _positive(max_fires: int | None) -> None:
         )
 
 
-def _not_too_often(schedule: Schedule, now: datetime, rules: Rules) -> None:
+def _not_too_often(schedule: Schedule, kind: ScheduleType, now: datetime, rules: Rules) -> None:
     # By day: imports bring the same expression thousands of times.
     gap = _gap(schedule, now.replace(hour=0, minute=0, second=0, microsecond=0))
     if gap is None or gap >= rules.min_interval:
         return
-    least = rules.min_interval.total_seconds()
-    every = isinstance(schedule, Every)
+    least = _plain(rules.min_interval.total_seconds())
     shown = ", ".join(at.isoformat() for at in fires_after(schedule, now, 2))
+    field, example = _EXAMPLE[kind][0], _slower(rules)
+    if isinstance(schedule, Every):
+        example = f"@every {least}s" if kind is ScheduleType.CRON else least
     raise QuotaExceeded(
         f"two fires would be {gap.total_seconds():g} s apart, the shortest allowed gap is "
-        f"{least:g} s (next: {shown})",
+        f"{least} s (next: {shown})",
         code="TOO_FREQUENT",
-        field="interval_seconds" if every else "cron_expr",
-        received=gap.total_seconds() if every else getattr(schedule, "expr", ""),
-        hint=f"Leave at least {least:g} s between fires (quota.min_interval).",
-        example=f"{least:g}" if every else "0 * * * *",
+        field=field,
+        received=getattr(schedule, "expr", gap.total_seconds()),
+        hint=f"Leave at least {least} s between fires (quota.min_interval).",
+        example=example,
     )
+
+
+def _plain(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds.is_integer() else f"{seconds:.3f}"
+
+
+def _slower(rules: Rules) -> str:
+    """The most frequent of a few plain expressions that is allowed."""
+    gaps = {"0 * * * *": 3600, "0 9 * * *": 82_800, "0 9 * * 1": 601_200, "0 9 1 * *": 2_415_600}
+    least = rules.min_interval.total_seconds()
+    return next((expr for expr, gap in gaps.items() if gap >= least), "0 9 1 1 *")

@@ -31,6 +31,8 @@ class NodeWatch:
     gap: float
     _last: float | None = None
     _seen: dict[str, _Seen] = attrs.Factory(dict)
+    moved: set[str] = attrs.Factory(set)
+    """Those seen moving their counter while this node watched: they live beside it."""
 
     def read(self, nodes: Sequence[tuple[str, int]], at: float) -> list[tuple[str, int]]:
         """Take one good read of (incarnation, counter) at ``at``; returns the dead ones."""
@@ -41,6 +43,8 @@ class NodeWatch:
         for name, counter in nodes:
             seen = self._seen.get(name)
             if seen is None or seen.counter != counter:
+                if seen is not None:
+                    self.moved.add(name)
                 self._seen[name] = _Seen(counter, at)
                 continue
             seen.reads += 1
@@ -49,4 +53,5 @@ class NodeWatch:
         known = {name for name, _ in nodes}
         for gone in [name for name in self._seen if name not in known]:
             del self._seen[gone]
+        self.moved &= known
         return dead

@@ -21,17 +21,25 @@ from crontask_core.testing.agents import (
     respond,
     timeout,
 )
+from crontask_core.testing.batch_repo import (
+    BatchTables,
+    MemoryBatchRepo,
+    ScriptedOwner,
+)
 from crontask_core.testing.clock import START, VirtualClock
 from crontask_core.testing.repo import MemoryRepo
 from crontask_core.testing.store import MemoryStore
 
 __all__ = [
     "START",
+    "BatchTables",
+    "MemoryBatchRepo",
     "MemoryLock",
     "MemoryRepo",
     "MemoryStore",
     "RecordingObserver",
     "ScriptedAgent",
+    "ScriptedOwner",
     "Step",
     "VirtualClock",
     "accept",

@@ -9,6 +9,7 @@ from typing import TypeVar
 from crontask_core.events import Event
 from crontask_core.model import Callback
 from crontask_core.policy import Answer, AnswerKind
+from crontask_core.ports import MaySend, always
 
 __all__ = [
     "MemoryLock",
@@ -77,7 +78,9 @@ class ScriptedAgent:
         """Add answers for a task (id or key) or a single fire (its fire id), in this order."""
         self._scripts.setdefault(which, []).extend(steps)
 
-    async def call(self, callback: Callback) -> Answer:
+    async def call(self, callback: Callback, may_send: MaySend = always) -> Answer:
+        if not may_send():
+            return Answer(kind=AnswerKind.UNSENT, error="handed back")
         self.calls.append(callback)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)

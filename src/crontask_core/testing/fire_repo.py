@@ -28,6 +28,7 @@ from crontask_core.policy import (
     plan_sweep,
     run_not_found,
 )
+from crontask_core.policy.versions import ScheduleData, data_state
 from crontask_core.ports import (
     Begin,
     Claimed,
@@ -158,8 +159,12 @@ class FireRepo(MemoryBase):
         *,
         capped_hosts: Collection[str] = (),
         only: Collection[int] | None = None,
+        data: ScheduleData | None = None,
     ) -> Claimed:
         now = self._now()
+        seen = data_state(self.store.meta).seen
+        if data is not None and data.older_than(seen):
+            return Claimed(now=now, newer=seen)
         due = [task for _, task in self._due(now) if only is None or task.id in only][:limit]
         busy = {e.task_id for e in self.store.busy()}
         queue = self.store.queue(task.user_id for task in due)

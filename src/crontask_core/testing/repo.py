@@ -9,7 +9,14 @@ import attrs
 
 from crontask_core.model import ExecStatus, Execution, NodeRow, Rules, Task, TaskStatus
 from crontask_core.policy import plan_take_over
-from crontask_core.ports import Moved, Pruned, Repo
+from crontask_core.policy.versions import (
+    DataState,
+    ScheduleData,
+    data_state,
+    meet,
+    plan_recompute,
+)
+from crontask_core.ports import Moved, Pruned, Recomputed, Repo
 from crontask_core.testing.base import transaction
 from crontask_core.testing.fire_repo import FireRepo
 from crontask_core.testing.store import MemoryStore
@@ -83,6 +90,26 @@ class MemoryRepo(TaskRepo, FireRepo):
 
     # -- upkeep --------------------------------------------------------------------------------
     @transaction
+    def data_state(self) -> DataState:
+        return data_state(self.store.meta)
+
+    @transaction
+    def recompute(self, data: ScheduleData, limit: int) -> Recomputed:
+        before = data_state(self.store.meta)
+        state = meet(before, data)
+        moved: tuple[tuple[Task, Task], ...] = ()
+        if state.seen == data and state.after is not None:
+            ids = sorted(n for n in self.store.tasks if n > (state.after or 0))[:limit]
+            writes = plan_recompute([self.store.tasks[n] for n in ids], self._now())
+            self.store.apply(writes)
+            moved = tuple(writes.tasks.values())
+            state = attrs.evolve(state, after=ids[-1] if len(ids) == limit else None)
+        if state != before:
+            for key, value in state.as_rows().items():
+                self.store.put(self.store.meta, key, value)
+        return Recomputed(before=before, state=state, moved=moved)
+
+    @transaction
     def prune(self, executions_before: datetime, tasks_before: datetime, limit: int) -> Pruned:
         rows = self.store.executions.values()
         fires: list[Execution] = [
@@ -100,6 +127,9 @@ class MemoryRepo(TaskRepo, FireRepo):
         now = self._now()
         for key in [k for k, note in self.store.inbox.items() if note.expires_at <= now]:
             self.store.put(self.store.inbox, key, None)
+        for node in list(self.store.nodes.values()):
+            if node.retired_at is not None and node.retired_at < tasks_before:
+                self.store.put(self.store.nodes, node.incarnation, None)
         return Pruned(executions=len(fires), tasks=len(tasks))
 
     @transaction
