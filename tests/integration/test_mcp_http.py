@@ -170,7 +170,8 @@ def test_health_and_readiness_are_open_even_under_a_strange_name(token_server: S
     for path in ("/healthz", "/readyz"):
         answer = get(token_server, path, host="10.1.2.3:8350")
         assert 200 == answer.status_code
-    assert {"ready": True, "store": True, "stopping": False} == get(token_server, "/readyz").json()
+    ready = get(token_server, "/readyz").json()
+    assert {"ready": True, "store": True, "loops": True, "stopping": False} == ready
 
 
 @pytest.mark.requirement("X-I2")
@@ -383,6 +384,9 @@ async def test_a_runtime_that_fails_ends_the_server_with_its_error(tmp_path: Pat
     class Broken:
         async def run(self) -> None:
             raise Unavailable("the store is gone")
+
+        async def started(self) -> None:
+            await asyncio.Event().wait()
 
         def stop(self) -> None:
             """Nothing runs."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Row, Select, and_, or_, select
 
 from crontask_adapters.sql import schema
 from crontask_adapters.sql.apply import apply, merge
@@ -158,20 +159,35 @@ def _named(tx: Tx, reports: Sequence[Report]) -> set[int]:
 def _runs(tx: Tx, pairs: set[Pair]) -> dict[Pair, set[int]]:
     """The executions that have each run id of a task, in themselves or in one of their calls."""
     found: dict[Pair, set[int]] = {}
-    # Two lists in one index are looked up in every combination: 20 by 20 at most.
-    for part in chunks(sorted(pair for pair in pairs if pair[1]), 20):
-        tasks = sorted({task_id for task_id, _ in part})
-        runs = sorted({run_id for _, run_id in part})
-        direct = select(_E.c.id, _E.c.task_id, _E.c.task_run_id).where(
-            _E.c.task_id.in_(tasks), _E.c.task_run_id.in_(runs)
-        )
+    named = sorted(pair for pair in pairs if pair[1])
+    rows: list[Row[*tuple[Any, ...]]] = []
+    for part in chunks(named):
         called = (
             select(_E.c.id, _E.c.task_id, _A.c.task_run_id)
             .join_from(_A, _E, _A.c.execution_id == _E.c.id)
-            .where(_A.c.task_run_id.in_(runs), _E.c.task_id.in_(tasks))
+            .where(_A.c.task_run_id.in_(sorted({run_id for _, run_id in part})))
         )
-        for row in (*tx.rows(direct), *tx.rows(called)):
-            pair = (row.task_id, row.task_run_id)
-            if pair in pairs:
-                found.setdefault(pair, set()).add(row.id)
+        rows += tx.rows(called)
+    for direct in _direct(tx, named):
+        rows += tx.rows(direct)
+    for row in rows:
+        pair = (row.task_id, row.task_run_id)
+        if pair in pairs:
+            found.setdefault(pair, set()).add(row.id)
     return found
+
+
+def _direct(tx: Tx, named: Sequence[Pair]) -> Iterator[Select[Any]]:
+    """The queries for executions that carry these (task, run id) pairs themselves."""
+    query = select(_E.c.id, _E.c.task_id, _E.c.task_run_id)
+    if not tx.on_mysql:
+        # SQLite reads the whole table for a list of pairs, and an index for each term of an OR.
+        for part in chunks(named, 200):
+            terms = [and_(_E.c.task_id == task, _E.c.task_run_id == run) for task, run in part]
+            yield query.where(or_(*terms))
+        return
+    # MariaDB looks up no list of pairs by index, and two lists in every combination: 20 by 20.
+    for part in chunks(named, 20):
+        tasks = sorted({task_id for task_id, _ in part})
+        runs = sorted({run_id for _, run_id in part})
+        yield query.where(_E.c.task_id.in_(tasks), _E.c.task_run_id.in_(runs))
