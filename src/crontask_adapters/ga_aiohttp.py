@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from datetime import datetime
 
 from aiohttp import (
+    BytesPayload,
     ClientRequest,
     ClientSession,
     ClientTimeout,
@@ -18,7 +19,7 @@ from aiohttp import (
     StreamReader,
     TCPConnector,
 )
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver, AbstractStreamWriter, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
@@ -31,7 +32,6 @@ from crontask_adapters.ga_http import (
     HttpGaClient,
     Look,
     Names,
-    NotSent,
     answer_from,
 )
 from crontask_core.policy import Answer
@@ -65,7 +65,7 @@ class AiohttpClient(HttpGaClient):
         tls = await self.tls() if target.scheme == "https" else True
         async with self._session(flight.route.trusted).post(
             target.url,
-            data=flight.body,
+            data=_Body(flight),
             headers=flight.headers,
             allow_redirects=False,
             ssl=tls,
@@ -97,6 +97,21 @@ class AiohttpClient(HttpGaClient):
         self.names.close()
 
 
+class _Body(BytesPayload):
+    """Asks at the last moment: aiohttp holds the headers back until the body is written, and that
+    may be a turn of the event loop after the connection was there."""
+
+    def __init__(self, flight: Flight) -> None:
+        super().__init__(flight.body)
+        self._flight = flight
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        self._flight.start()
+        await super().write_with_length(writer, content_length)
+
+
 class _Connector(TCPConnector):
     """The pool. ``trusted``: its hosts are the operator's, addresses are not checked."""
 
@@ -124,11 +139,7 @@ class _Connector(TCPConnector):
             connection.close()
         if protocol is not None:
             self._used.add(protocol)
-        try:
-            _flight.get().start()
-        except NotSent:
-            connection.release()
-            raise
+        _flight.get().connected = True
         return connection
 
     def _release(

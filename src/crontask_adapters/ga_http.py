@@ -93,7 +93,8 @@ class Flight:
     status: int = 0
 
     def start(self) -> None:
-        """To be called by an adapter immediately before it writes. Raises NotSent."""
+        """To be called by an adapter immediately before it writes. Raises NotSent, which may come
+        back wrapped."""
         if not self.may_send():
             raise NotSent
         self.connected = True
@@ -152,8 +153,8 @@ class HttpGaClient(ABC):
 
     @abstractmethod
     async def _exchange(self, flight: Flight) -> Answer:
-        """One request and its answer. Calls ``flight.start`` when a connection is there, with
-        nothing to wait for between it and the write."""
+        """One request and its answer. Sets ``flight.connected`` once a connection is there and
+        calls ``flight.start`` immediately before anything is written."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -179,8 +180,6 @@ class HttpGaClient(ABC):
         try:
             async with deadline:
                 return await self._exchange(flight)
-        except NotSent:
-            return Answer(kind=AnswerKind.UNSENT, error="handed back: this process was held up")
         except Exception as error:  # noqa: BLE001 - whatever happened, this call is over
             # Not every TimeoutError is ours: the system has time-outs, which are mere failures.
             return self._timed_out(flight) if deadline.expired() else failure(error, flight)
@@ -311,6 +310,8 @@ def failure(error: Exception, flight: Flight) -> Answer:
     while seen is not None:
         if isinstance(seen, AddressRefused):
             return Answer(kind=AnswerKind.REFUSED, error=str(seen))
+        if isinstance(seen, NotSent):
+            return Answer(kind=AnswerKind.UNSENT, error="handed back: this process was held up")
         # aiohttp's own error is of this class too, without the message.
         if isinstance(seen, ssl.SSLCertVerificationError) and hasattr(seen, "verify_message"):
             text = f"the certificate of {place} does not verify: {seen.verify_message}"

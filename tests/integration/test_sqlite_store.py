@@ -510,3 +510,29 @@ async def test_a_copy_of_the_file_is_a_working_backup(path: Path, clock: Virtual
     again = await opened(copy, clock)
     assert await again.count_tasks("ann") == 1
     await again.close()
+
+
+async def test_a_file_deleted_while_open_takes_no_more_writes(
+    path: Path, clock: VirtualClock
+) -> None:
+    repo = await opened(path, clock)
+    await repo.add_tasks([every("k")])
+    path.unlink()
+    with pytest.raises(Unavailable, match="deleted or replaced"):
+        await repo.add_tasks([every("lost")])
+    await repo.close()
+
+
+async def test_a_file_that_another_process_writes_can_be_opened_and_read(
+    path: Path, clock: VirtualClock
+) -> None:
+    first = await opened(path, clock)
+    await first.add_tasks([every("k")])
+    held = sqlite3.connect(path, isolation_level=None)
+    held.execute("BEGIN IMMEDIATE")
+    second = await opened(path, clock)
+    assert await second.count_tasks("ann") == 1
+    held.execute("ROLLBACK")
+    held.close()
+    await second.close()
+    await first.close()

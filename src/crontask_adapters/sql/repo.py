@@ -14,7 +14,7 @@ from crontask_adapters.sql import fire_sql, node_sql, reads, report_sql, task_sq
 from crontask_adapters.sql.dialect import skips_locked
 from crontask_adapters.sql.runner import MySqlRunner, Runner, SqliteRunner, make_runner
 from crontask_adapters.sql.tx import Terms, Tx
-from crontask_adapters.sql.upgrade import SchemaState, ready_state, upgrade_in_place
+from crontask_adapters.sql.upgrade import SchemaState, ready_state, state_of, upgrade_in_place
 from crontask_core.errors import CrontaskError, Unavailable
 from crontask_core.model import Attempt, Execution, NodeRow, Report, Rules, Task
 from crontask_core.policy import EditResult, Outcome, ReportResult, Settled
@@ -66,7 +66,7 @@ async def open_repo(
     runner = make_runner(url, pool_size)
     try:
         if isinstance(runner, SqliteRunner):
-            state = await runner.write(upgrade_in_place)
+            state = await _ready_file(runner)
         else:
             state = await _first(runner)
             skip_locked = skip_locked and await _skips(runner)
@@ -80,6 +80,14 @@ async def open_repo(
         await runner.close()
         raise
     return repo
+
+
+async def _ready_file(runner: SqliteRunner) -> SchemaState:
+    """The state of a file; only one that must be made or upgraded waits for others to write."""
+    state = await runner.read(state_of)
+    if state.current and state.problem is None:
+        return state
+    return await runner.write(upgrade_in_place)
 
 
 async def _first(runner: MySqlRunner) -> SchemaState:
@@ -134,8 +142,11 @@ class SqlRepo:
     # -- tasks ---------------------------------------------------------------------------------
     async def installation_id(self) -> str:
         if not self._installation:
-            new = installation_id()
-            self._installation = await self._write(node_sql.keep_meta, node_sql.INSTALLATION, new)
+            found = await self._read(node_sql.get_meta, node_sql.INSTALLATION)
+            if found is None:
+                new = installation_id()
+                found = await self._write(node_sql.keep_meta, node_sql.INSTALLATION, new)
+            self._installation = found
         return self._installation
 
     async def add_tasks(self, tasks: Sequence[Task]) -> list[Added]:

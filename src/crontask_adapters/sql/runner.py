@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -100,6 +101,8 @@ class _Lane:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"crontask-{name}")
         # The thread's only connection stays open as long as the thread.
         self._engine = _sqlite_engine(url, begin)
+        self._path = "" if url.database in (None, ":memory:") else str(url.database)
+        self._file: tuple[int, int] | None = None
         self._closed = False
 
     async def run(self, work: Work[T]) -> T:
@@ -109,12 +112,32 @@ class _Lane:
         for left in range(TRIES - 1, -1, -1):
             try:
                 with self._engine.begin() as conn:
+                    self._same_file()
                     return work(conn)
             except Exception as error:
                 # Waiting for the lock has taken the busy time-out already.
                 if not (left and repeats(error)):
                     raise translate(error) from error
         raise AssertionError("not reached")
+
+    def _same_file(self) -> None:
+        """A file that was deleted while open still takes writes, which nobody would ever read."""
+        if not self._path or self._path.startswith("file:"):
+            return
+        try:
+            status = os.stat(self._path)
+            found = (status.st_dev, status.st_ino)
+        except FileNotFoundError:
+            found = None
+        if self._file is None:
+            self._file = found
+        if found is None or found != self._file:
+            raise Unavailable(
+                "the database file was deleted or replaced while crontask had it open",
+                field="store.url",
+                hint="Put the file back from a backup if it is needed, then restart crontask.",
+                retryable=True,
+            )
 
     async def close(self) -> None:
         if self._closed:

@@ -103,7 +103,8 @@ class SchemaState:
             return _mismatch(
                 f"texts in {', '.join(self.recoded)} are not stored as utf8mb4_bin: some would be "
                 "lost, and keys would no longer be compared by bytes",
-                "Change each of these tables of store.url back, with the nodes stopped.",
+                "Change each of these tables of store.url back, with the nodes stopped; then "
+                "`crontask db check` names columns that were widened on the way.",
                 f"ALTER TABLE {first} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
             )
         return None
