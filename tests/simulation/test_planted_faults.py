@@ -68,7 +68,7 @@ def retire_after_one_look(patch: pytest.MonkeyPatch) -> None:
     """Nodes are called dead before anybody watched them for long enough."""
 
     def read(self: NodeWatch, nodes: Sequence[tuple[str, int]], at: float) -> list[Any]:
-        seen = {name: counter for name, counter in nodes}
+        seen = dict(nodes)
         dead = [(n, c) for n, c in nodes if self._seen.get(n) == c]
         self._seen = seen  # type: ignore[assignment]
         return dead
