@@ -81,6 +81,7 @@ chaos-long: $(STAMP) services ## the same for 15 minutes
 	$(BIN)/python -m chaos --seconds 900 $(ARGS)
 
 nightly: chaos-long ## what takes too long for every commit
+	$(BIN)/python -m tests.simulation --seeds 5000 --jobs 2
 
 # --- ship ---------------------------------------------------------------------------------------
 

@@ -106,6 +106,7 @@ class Runtime:
             "fire": self._fire_loop,
             "settle": self._settle_loop,
             "heartbeat": self._heartbeat_loop,
+            "watch": self._watch_loop,
             "prune": self._prune_loop,
             "recompute": self._recompute_loop,
         }
@@ -196,8 +197,15 @@ class Runtime:
         while True:
             await self.app.clock.sleep(self.engine.heartbeat_every)
             await self._attempt("heartbeat", self.engine.heartbeat)
-            # Without a fresh heartbeat nothing was begun: what waits may go now.
-            if await self._attempt("watch", self.engine.watch) or self.engine.waiting:
+            if self.engine.waiting:
+                # Without a fresh heartbeat nothing was begun: what waits may go now.
+                self._wake.set()
+
+    async def _watch_loop(self) -> None:
+        """Not in one loop with the heartbeat: a slow look at the others would stop our own."""
+        while True:
+            await self.app.clock.sleep(self.engine.heartbeat_every)
+            if await self._attempt("watch", self.engine.watch):
                 self._wake.set()
 
     async def _prune_loop(self) -> None:

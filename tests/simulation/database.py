@@ -89,6 +89,8 @@ class Faults:
     slow: float = 0.02
     late: float = 0.0
     """Answered in the end, after seconds of waiting for locks and for a busy disk."""
+    lost: float = 0.0
+    """As ``after``, of the commits that begin and end calls alone."""
     cut: bool = False
     """The process does not reach the database at all."""
 
@@ -182,6 +184,7 @@ class View:
             ("hang before", faults.hang / 2),
             ("hang after", faults.hang / 2),
             ("late", faults.late),
+            ("after", faults.lost if name in ("claim", "begin", "settle") else 0.0),
         ):
             if share < limit:
                 self.trouble(name, what)
@@ -193,6 +196,8 @@ class View:
         """The way to the database or back: often no time at all, sometimes long."""
         share = self._dice.share()
         if share < self.faults.slow:
+            if share > 0.05:
+                self.trouble("the way", f"takes {20 * share:.1f} s")
             await rest(0.01 + 20 * share)
         elif share < 0.5:
             await rest(0.0005 + 0.002 * share)

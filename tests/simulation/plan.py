@@ -20,6 +20,7 @@ KINDS = (
     "crash",
     "freeze",
     "flaky",
+    "lost answers",
     "cut",
     "restart database",
     "slow database",

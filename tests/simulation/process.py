@@ -65,7 +65,7 @@ class Process:
 
     # -- what it is made of --------------------------------------------------------------------
     def usual(self) -> Faults:
-        share = self.world.plan.errors
+        share = 0.0 if self.world.peace else self.world.plan.errors
         return Faults(before=share, after=share, hang=share / 10)
 
     def _wall(self) -> datetime:
@@ -74,7 +74,7 @@ class Process:
     def _trouble(self, method: str, what: str) -> None:
         self.world.tell(self.name, f"fault: {method} {what}")
         now = self.world.loop.time()
-        if what.startswith("hang") or what == "late":
+        if what.startswith(("hang", "late", "takes")):
             self.world.disturb("hang", self.name, now, now + 25)
         elif method == "heartbeat":
             self.world.disturb("heartbeat", self.name, now, now)

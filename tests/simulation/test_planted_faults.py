@@ -14,7 +14,6 @@ from crontask_core.model import ExecStatus, Execution, Rules, Task, evolve
 from crontask_core.policy import calls, deadlines, edits, fires, queue, reports
 from crontask_core.policy.calls import Outcome
 from crontask_core.policy.watch import NodeWatch
-from crontask_core.testing import MemoryStore
 from crontask_server.runtime import Runtime
 
 SEEDS = range(60)
@@ -129,16 +128,6 @@ def settle_by_number_alone(patch: pytest.MonkeyPatch) -> None:
         return real([(attrs.evolve(o, fire_id=""), e, t) for o, e, t in rows], *rest)
 
     patch.setattr("crontask_core.testing.fire_repo.plan_settle", plan)
-
-
-def fire_twice(patch: pytest.MonkeyPatch) -> None:
-    """A claim that forgets that the fire exists already makes another."""
-    real = MemoryStore.insert_fire
-
-    def insert(self: MemoryStore, new: Any) -> Any:
-        return real(self, new)
-
-    patch.setattr(MemoryStore, "insert_fire", insert)
 
 
 def come_back_while_leaving(patch: pytest.MonkeyPatch) -> None:

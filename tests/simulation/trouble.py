@@ -31,6 +31,7 @@ class Trouble:
             "crash": self._crash,
             "freeze": self._freeze,
             "flaky": self._flaky,
+            "lost answers": self._lost_answers,
             "cut": self._cut,
             "restart database": self._restart_database,
             "slow database": self._slow_database,
@@ -85,6 +86,12 @@ class Trouble:
             share = self._dice.pick((0.05, 0.2))
             self.world.tell(victim.name, f"has a bad line to the database ({share:g})")
             victim.view.faults = Faults(share, share, self._dice.pick((0.0, 0.03)), 0.2)
+            self._later(self._restore(victim, self._dice.between(3, 25)))
+
+    async def _lost_answers(self) -> None:
+        if (victim := self._victim()) is not None:
+            self.world.tell(victim.name, "loses answers to what it commits")
+            victim.view.faults = Faults(lost=0.4)
             self._later(self._restore(victim, self._dice.between(3, 25)))
 
     async def _restore(self, victim: Process, seconds: float) -> None:

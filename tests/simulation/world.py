@@ -55,6 +55,7 @@ class World:
         self.locks: dict[str, tuple[str, float]] = {}
         self.history: list[tuple[float, str, str | Txn]] = []
         self.violations: list[str] = []
+        self.peace = False
         self.disturbances: list[tuple[str, str, float, float]] = []
         self.processes: list[Process] = []
         self.sends: list[Send] = []
@@ -196,6 +197,7 @@ class World:
         trouble = asyncio.create_task(self.trouble.run())
         await rest(self.plan.seconds)
         self.tell("world", "peace")
+        self.peace = True
         for task in (trouble, callers):
             task.cancel()
         await asyncio.gather(trouble, callers, return_exceptions=True)
