@@ -123,9 +123,9 @@ class Watch:
                 self.world.wrong(f"{name}: begun again without a reason, fence {new.fence}")
 
     def _settled(self, txn: Txn, old: Execution, new: Execution, name: str) -> None:
-        if new.accepted_at is not None and old.accepted_at is None:
-            if not any(map(accepted, self.world.by_fire.get(new.fire_id, []))):
-                self.world.wrong(f"{name}: an acceptance is recorded that nobody gave")
+        fresh = new.accepted_at is not None and old.accepted_at is None
+        if fresh and not any(map(accepted, self.world.by_fire.get(new.fire_id, []))):
+            self.world.wrong(f"{name}: an acceptance is recorded that nobody gave")
         if old.exec_status is not ExecStatus.CALLING or new.exec_status is ExecStatus.CALLING:
             return
         node, outcomes = txn.args
