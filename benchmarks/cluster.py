@@ -294,7 +294,7 @@ async def lateness(url: str, redis: str, folder: Path, rate: int, seconds: int) 
     sink = Sink()
     fires = rate * seconds
     async with opened(url, sink.url) as app:
-        began = datetime.now(UTC) + timedelta(seconds=5 + fires / 1_500)
+        began = datetime.now(UTC) + timedelta(seconds=12 + fires / 1_000)
         due = [began + timedelta(seconds=n / rate) for n in range(fires)]
         await make(app, due, "late")
         options = {"store__url": url, "redis__url": redis}

@@ -262,6 +262,8 @@ class SqlServer(Server):
         """The options both kinds of server share: small, and as careful as asked."""
         return [
             f"--datadir={self.folder / 'data'}",
+            # A server that starts removes what another has in a temporary folder they share.
+            f"--tmpdir={self.folder / 'tmp'}",
             f"--socket={self.folder / 's'}",
             f"--pid-file={self.folder / 'pid'}",
             f"--port={self.port}",
@@ -281,6 +283,7 @@ class SqlServer(Server):
             f"GRANT ALL PRIVILEGES ON *.* TO '{self.user}'@'%' WITH GRANT OPTION;\n"
         )
         (self.folder / "data").mkdir()
+        (self.folder / "tmp").mkdir()
         account = server_account()
         if account is not None:
             for path in (self.folder, *self.folder.iterdir()):
